@@ -1,0 +1,416 @@
+//! The command line.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use tessera_core::{Error, Result};
+use tessera_engine::{EngineName, LoadOptions};
+use tessera_graph::{CutPoints, ExitSpec, Split};
+
+/// Serves neural networks as blocks: cut any ONNX model, share what is the same, run the pieces.
+#[derive(Parser)]
+#[command(version, max_term_width = 100, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Write a well-known architecture with made-up weights as an ONNX file
+    Zoo(Zoo),
+    /// Show what a model is made of and where it can be cut
+    Inspect(Inspect),
+    /// Cut a model into blocks and keep them in a repository
+    Split(SplitCommand),
+    /// Cut several models so that the layers they have in common become shared blocks
+    Share(Share),
+    /// Run a model block by block on an input
+    Run(Run),
+    /// Cut a model, run it whole and in blocks, and print how far the results are apart
+    Verify(Verify),
+    /// Count and measure what each layer and block of a model costs
+    Profile(Profile),
+    /// Look after a repository of blocks
+    #[command(subcommand)]
+    Repo(Repo),
+    /// Measure, and compare within one run
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+/// Writes NAME.onnx, the same bytes every time for the same options. The weights are made up but
+/// scaled so that activations stay finite, so that every benchmark runs without a download.
+#[derive(Args)]
+pub(crate) struct Zoo {
+    /// resnet18, resnet50, resnet152, vgg13, mobilenet-v2, bert-base, gpt2 or detector
+    #[arg(required_unless_present = "list")]
+    pub(crate) name: Option<String>,
+    /// List the architectures
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// File to write [default: NAME.onnx in the current folder]
+    #[arg(short, long)]
+    pub(crate) output: Option<PathBuf>,
+    /// Seed of the weights
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Make a fine-tuned sibling: its first stages have the weights of this seed
+    #[arg(long, value_name = "SEED", requires = "stages")]
+    pub(crate) share_with: Option<u64>,
+    /// How many of its first stages a sibling has in common
+    #[arg(long, value_name = "K", requires = "share_with")]
+    pub(crate) stages: Option<usize>,
+    /// Add side exits, listed in NAME.exits.json beside the model
+    #[arg(long)]
+    pub(crate) exits: bool,
+    /// Batch size, or "dynamic" for a symbolic one
+    #[arg(long, default_value = "1")]
+    pub(crate) batch: String,
+    /// Keep batch normalisation as layers of its own instead of folding it into convolutions
+    #[arg(long)]
+    pub(crate) batch_norm: bool,
+    /// Print what was written as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct ModelArguments {
+    /// Fix the shape of an input, for models with symbolic dimensions; repeat for more
+    #[arg(long = "shape", value_name = "NAME=d,d,…")]
+    pub(crate) shapes: Vec<String>,
+    /// An output that is a side exit, taken where the normalised entropy is at most THRESHOLD
+    /// [default: what MODEL.exits.json beside the model says]; repeat for more
+    #[arg(long = "exit", value_name = "OUTPUT=THRESHOLD")]
+    pub(crate) exits: Vec<String>,
+}
+
+impl ModelArguments {
+    pub(crate) fn shapes(&self) -> Result<BTreeMap<String, Vec<usize>>> {
+        self.shapes
+            .iter()
+            .map(|text| {
+                let wrong = || {
+                    Error::usage(format!("--shape \"{text}\", expected NAME=d,d,… such as x=1,3,224,224"))
+                };
+                let (name, dims) = text.rsplit_once('=').ok_or_else(wrong)?;
+                let dims = dims.split(',').map(str::trim).filter(|dim| !dim.is_empty());
+                let dims = dims.map(|dim| dim.parse().map_err(|_| wrong())).collect::<Result<_>>()?;
+                Ok((name.to_owned(), dims))
+            })
+            .collect()
+    }
+
+    pub(crate) fn exits(&self) -> Result<Vec<ExitSpec>> {
+        self.exits
+            .iter()
+            .map(|text| {
+                let wrong = || {
+                    Error::usage(format!("--exit \"{text}\", expected OUTPUT=THRESHOLD such as exit_15=0.5"))
+                };
+                let (output, threshold) = text.rsplit_once('=').ok_or_else(wrong)?;
+                let threshold = threshold.parse().map_err(|_| wrong())?;
+                Ok(ExitSpec { output: output.to_owned(), threshold })
+            })
+            .collect()
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct SplitArguments {
+    /// Cut into N blocks, the most expensive one as cheap as possible
+    /// [default: 4, or as many as the model can be cut into]
+    #[arg(long, value_name = "N", conflicts_with_all = ["at", "every"])]
+    pub(crate) blocks: Option<usize>,
+    /// Cut at these tensors; see `tessera inspect` for where that is possible
+    #[arg(long, value_name = "TENSOR,…", value_delimiter = ',', conflicts_with = "every")]
+    pub(crate) at: Vec<String>,
+    /// Cut at every cut point
+    #[arg(long)]
+    pub(crate) every: bool,
+}
+
+impl SplitArguments {
+    /// Where to cut a model with these cut points and this many exits.
+    pub(crate) fn split(&self, points: &CutPoints, exits: usize) -> Split {
+        if self.every {
+            Split::Every
+        } else if !self.at.is_empty() {
+            Split::At(self.at.clone())
+        } else {
+            let most = points.cuts.len() + 1;
+            Split::Blocks(self.blocks.unwrap_or_else(|| 4.max(exits + 1).min(most)))
+        }
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct EngineArguments {
+    /// auto, onnxruntime or rten; auto takes ONNX Runtime where its library is found
+    #[arg(long, default_value_t = EngineName::Auto)]
+    pub(crate) engine: EngineName,
+    /// Threads that a block may use
+    #[arg(long, default_value_t = NonZeroUsize::MIN)]
+    pub(crate) threads: NonZeroUsize,
+}
+
+impl EngineArguments {
+    pub(crate) fn options(&self) -> LoadOptions {
+        LoadOptions { threads: self.threads, ..LoadOptions::default() }
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct RepositoryArgument {
+    /// Folder of the repository; made where there is none
+    #[arg(long, value_name = "FOLDER", env = "TESSERA_REPO", default_value = "tessera-repo")]
+    pub(crate) repo: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct Inspect {
+    /// ONNX file
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) arguments: ModelArguments,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Cuts a model into blocks. Each block is stored once under the hash of its content, however many
+/// models use it; see `tessera repo list` for what there is.
+#[derive(Args)]
+pub(crate) struct SplitCommand {
+    /// ONNX file
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) arguments: ModelArguments,
+    #[command(flatten)]
+    pub(crate) split: SplitArguments,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    /// Name to keep the model under [default: the file's name]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Show the blocks and store nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Finds the layers that the models have in common and cuts so that each common run of layers
+/// becomes a block of its own, which the repository then holds once.
+#[derive(Args)]
+pub(crate) struct Share {
+    /// ONNX files
+    #[arg(required = true, num_args = 1..)]
+    pub(crate) models: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    /// Show what would be shared and store nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Runs a model from a file (cut as `split` cuts it) or from the repository, and prints the top
+/// five classes, or the output where it is no classification, with the time of each block.
+#[derive(Args)]
+pub(crate) struct Run {
+    /// ONNX file, or the name of a model in the repository
+    pub(crate) model: String,
+    /// An input: a .npy file, raw little-endian elements, or an image (.png, .jpg), which is
+    /// resized and normalised as ImageNet models expect; inputs without a file get random values
+    #[arg(short, long = "input", value_name = "[NAME=]FILE")]
+    pub(crate) inputs: Vec<String>,
+    /// Values of an integer input that is random: lo <= value < hi; repeat for more
+    #[arg(long = "range", value_name = "NAME=lo,hi")]
+    pub(crate) ranges: Vec<String>,
+    /// Seed of random inputs
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) arguments: ModelArguments,
+    #[command(flatten)]
+    pub(crate) split: SplitArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    /// Never take a side exit
+    #[arg(long)]
+    pub(crate) no_exits: bool,
+    /// Folder to write every output to, as OUTPUT.npy
+    #[arg(short, long, value_name = "FOLDER")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print JSON, with the outputs' elements where there are at most 1000
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Runs the file as it is and the blocks it is cut into on the same random inputs. Fails where the
+/// results differ by more than --tolerance, relative to the largest element of an output.
+#[derive(Args)]
+pub(crate) struct Verify {
+    /// ONNX file
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) arguments: ModelArguments,
+    #[command(flatten)]
+    pub(crate) split: SplitArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    /// Values of an integer input: lo <= value < hi; repeat for more
+    #[arg(long = "range", value_name = "NAME=lo,hi")]
+    pub(crate) ranges: Vec<String>,
+    /// How many random inputs
+    #[arg(long, default_value_t = 1)]
+    pub(crate) inputs: u64,
+    /// Seed of the inputs
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Largest relative difference that is no failure
+    #[arg(long, default_value_t = 1e-5)]
+    pub(crate) tolerance: f64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Layers are what lies between neighbouring cut points. FLOPs are counted as one per
+/// multiply-add; memory is input, weights and output together. Times are medians on this machine.
+#[derive(Args)]
+pub(crate) struct Profile {
+    /// ONNX file
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) arguments: ModelArguments,
+    #[command(flatten)]
+    pub(crate) split: SplitArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    /// Values of an integer input: lo <= value < hi; repeat for more
+    #[arg(long = "range", value_name = "NAME=lo,hi")]
+    pub(crate) ranges: Vec<String>,
+    /// Measured runs; 0 counts and measures nothing
+    #[arg(long, default_value_t = 10)]
+    pub(crate) runs: usize,
+    /// Print CSV: the layers, then the blocks
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Repo {
+    /// List the models, and how much the repository holds
+    List(RepoCommand),
+    /// Show the path of a model through its blocks
+    Show(RepoNamed),
+    /// Forget a model; its blocks stay until gc
+    Remove(RepoNamed),
+    /// Check every file against its hash, and every reference
+    Verify(RepoCommand),
+    /// Remove what no model needs
+    Gc(RepoGc),
+}
+
+#[derive(Args)]
+pub(crate) struct RepoCommand {
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct RepoNamed {
+    /// Name of the model
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct RepoGc {
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    /// Tell what would be removed and remove nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Bench {
+    /// A chain of blocks against the whole model, measured in turns
+    Chain(BenchChain),
+    /// Many siblings of a model: bytes in the repository, and in memory with all of them loaded
+    Siblings(BenchSiblings),
+    /// Load every model of a repository and print the memory that this process holds
+    Resident(BenchResident),
+}
+
+#[derive(Args)]
+pub(crate) struct BenchChain {
+    /// ONNX file, or the name of a zoo architecture
+    #[arg(long, default_value = "resnet50")]
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) arguments: ModelArguments,
+    #[command(flatten)]
+    pub(crate) split: SplitArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    /// Measured runs of each
+    #[arg(long, default_value_t = 60)]
+    pub(crate) runs: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchSiblings {
+    /// Zoo architecture
+    #[arg(long, default_value = "resnet50")]
+    pub(crate) model: String,
+    /// How many siblings
+    #[arg(long, default_value_t = 20)]
+    pub(crate) count: u64,
+    /// How many of their first stages they have in common
+    #[arg(long, default_value_t = 3)]
+    pub(crate) stages: usize,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchResident {
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,182 @@
+//! `tessera bench siblings`: what many models with layers in common take, on disk and in memory.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::{Deserialize, Serialize};
+use tessera_core::{Error, Result};
+use tessera_graph::{NoExternalData, SharedModel, infer, onnx};
+use tessera_node::{Loader, RunOptions};
+use tessera_repository::Repository;
+use tessera_zoo::{Architecture, Recipe, Share};
+
+use crate::arguments::{BenchResident, BenchSiblings};
+use crate::{commands, inputs, interrupt, output};
+
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    count: u64,
+    stages: usize,
+    /// Bytes of weights if every model kept its own.
+    bytes_apart: u64,
+    /// Bytes of the distinct weights.
+    distinct_weight_bytes: u64,
+    percent_saved: f64,
+    /// Bytes of everything in the repository.
+    repository_bytes: u64,
+    /// The repository over the distinct weights.
+    repository_ratio: f64,
+    #[serde(flatten)]
+    resident: Resident,
+    /// 1.3 times the distinct weights and 200 MB: what we want to stay below.
+    resident_limit_bytes: u64,
+}
+
+/// The memory of a process with all models of a repository loaded.
+#[derive(Serialize, Deserialize)]
+struct Resident {
+    engine: String,
+    models: usize,
+    /// Resident memory before anything was loaded.
+    resident_empty_bytes: u64,
+    /// With all models loaded.
+    resident_loaded_bytes: u64,
+    /// After each of them ran once.
+    resident_ran_bytes: u64,
+}
+
+pub(super) fn run(arguments: &BenchSiblings) -> Result<()> {
+    let architecture: Architecture = arguments.model.parse()?;
+    let folder = tempfile::Builder::new()
+        .prefix(&interrupt::mark())
+        .tempdir()
+        .map_err(|error| Error::io("a temporary folder", &error))?;
+    let root = folder.path().join("repository");
+    let bar = output::progress(arguments.count * 3, "making siblings");
+    let mut models = Vec::new();
+    for seed in 1..=arguments.count {
+        let mut recipe = Recipe::new(architecture);
+        recipe.seed = seed;
+        recipe.share = Some(Share { seed: 0, stages: arguments.stages });
+        let graph = onnx::read::from_proto(recipe.build()?.model, &mut NoExternalData)?;
+        let types = infer::infer(&graph, &BTreeMap::new())?;
+        models.push((graph, types));
+        bar.inc(1);
+    }
+    let views: Vec<SharedModel<'_>> =
+        models.iter().map(|(graph, types)| SharedModel { graph, types, exits: &[] }).collect();
+    let shared = tessera_graph::share(&views, &mut |_| bar.inc(1))?;
+    let repository = Repository::open_or_create(&root)?;
+    for (seed, partition) in (1..).zip(&shared.partitions) {
+        repository.put(&format!("{}-{seed}", arguments.model), partition)?;
+        bar.inc(1);
+    }
+    let usage = repository.usage()?;
+    let (apart, distinct) = (shared.bytes_apart() as u64, shared.bytes_shared() as u64);
+    bar.finish_and_clear();
+    // A process of its own: this one has had all the weights in memory.
+    let resident = measure_in_child(arguments, &root)?;
+    let report = Report {
+        model: arguments.model.clone(),
+        count: arguments.count,
+        stages: arguments.stages,
+        bytes_apart: apart,
+        distinct_weight_bytes: distinct,
+        percent_saved: (apart - distinct) as f64 * 100.0 / apart.max(1) as f64,
+        repository_bytes: usage.total_bytes,
+        repository_ratio: usage.total_bytes as f64 / distinct.max(1) as f64,
+        resident,
+        resident_limit_bytes: distinct * 13 / 10 + 200_000_000,
+    };
+    if arguments.json {
+        return output::print_json(&report);
+    }
+    output::print(&format!(
+        "{} siblings of {} with {} stages in common",
+        report.count, report.model, report.stages
+    ))?;
+    let mut table = output::Table::new(&["", ">bytes"]);
+    for (name, bytes) in [
+        ("weights, every model its own", report.bytes_apart),
+        ("weights, distinct", report.distinct_weight_bytes),
+        ("repository", report.repository_bytes),
+        ("process, nothing loaded", report.resident.resident_empty_bytes),
+        ("process, all loaded", report.resident.resident_loaded_bytes),
+        ("process, each ran once", report.resident.resident_ran_bytes),
+        ("limit: 1.3 × distinct + 200 MB", report.resident_limit_bytes),
+    ] {
+        table.row([name.to_owned(), output::bytes(bytes)]);
+    }
+    table.print()?;
+    output::print(&format!(
+        "{:.1} % saved; repository {:.4} times the distinct weights; on {}",
+        report.percent_saved, report.repository_ratio, report.resident.engine
+    ))
+}
+
+fn measure_in_child(arguments: &BenchSiblings, root: &std::path::Path) -> Result<Resident> {
+    let fail = |error: std::io::Error| Error::io("a process of our own", &error);
+    let own = std::env::current_exe().map_err(fail)?;
+    let result = std::process::Command::new(own)
+        .args(["bench", "resident", "--json", "--repo"])
+        .arg(root)
+        .args(["--engine", &arguments.engine.engine.to_string()])
+        .args(["--threads", &arguments.engine.threads.to_string()])
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .map_err(fail)?;
+    if !result.status.success() {
+        return Err(Error::engine("the process that loads all models failed"));
+    }
+    serde_json::from_slice(&result.stdout)
+        .map_err(|error| Error::invalid(format!("the process that loads all models: {error}")))
+}
+
+pub(super) fn resident(arguments: &BenchResident) -> Result<()> {
+    let repository = Repository::open(&arguments.repository.repo)?;
+    let resident_empty_bytes = resident_bytes()?;
+    let engine = commands::engine(&arguments.engine)?;
+    let loader = Loader::new(engine, arguments.engine.options());
+    let names = repository.models()?;
+    let bar = output::progress(names.len() as u64 * 2, "loading");
+    let mut models = Vec::with_capacity(names.len());
+    for entry in &names {
+        models.push(loader.load(&repository.model(&entry.name)?, &repository)?);
+        bar.inc(1);
+    }
+    let resident_loaded_bytes = resident_bytes()?;
+    for model in &models {
+        let given = inputs::random(&model.graph().inputs, &HashMap::new(), 0)?;
+        model.run(&given, RunOptions::SkipExits)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let report = Resident {
+        engine: format!("{} {}", loader.engine().name(), loader.engine().version()),
+        models: models.len(),
+        resident_empty_bytes,
+        resident_loaded_bytes,
+        resident_ran_bytes: resident_bytes()?,
+    };
+    if arguments.json {
+        return output::print_json(&report);
+    }
+    output::print(&format!(
+        "{} models on {}: {} resident with all loaded, {} after each ran once",
+        report.models,
+        report.engine,
+        output::bytes(report.resident_loaded_bytes),
+        output::bytes(report.resident_ran_bytes)
+    ))
+}
+
+/// The memory of this process that is resident, as Linux counts it.
+fn resident_bytes() -> Result<u64> {
+    let path = "/proc/self/status";
+    let text = std::fs::read_to_string(path).map_err(|error| Error::io(path, &error))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kilobytes
+        .map(|kilobytes| kilobytes * 1024)
+        .ok_or_else(|| Error::unsupported(format!("{path} says nothing of resident memory")))
+}

@@ -1,0 +1,172 @@
+//! `tessera inspect`
+
+use serde::Serialize;
+use tessera_core::Result;
+use tessera_graph::{CutPoints, ExitSpec, Graph, cost};
+
+use crate::arguments::Inspect;
+use crate::model_file::ModelFile;
+use crate::output::{self, Table};
+
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    opsets: std::collections::BTreeMap<String, i64>,
+    inputs: Vec<Value>,
+    outputs: Vec<Value>,
+    /// Inputs with a default value, which Tessera keeps fixed.
+    defaults: Vec<String>,
+    nodes: usize,
+    constant_nodes: usize,
+    weights: usize,
+    parameters: u64,
+    weight_bytes: u64,
+    flops: u64,
+    /// Whether every shape was known, so that the counts are exact.
+    exact: bool,
+    exits: Vec<ExitSpec>,
+    cut_points: Vec<CutPoint>,
+}
+
+#[derive(Serialize)]
+struct Value {
+    name: String,
+    #[serde(rename = "type")]
+    tensor_type: String,
+}
+
+#[derive(Serialize)]
+struct CutPoint {
+    tensor: String,
+    #[serde(rename = "type")]
+    tensor_type: String,
+    /// Bytes that a hop here carries, where the shape is known.
+    bytes: Option<usize>,
+    /// Nodes before it.
+    nodes: usize,
+    /// FLOPs before it.
+    flops: u64,
+    /// Bytes of weights before it.
+    weight_bytes: u64,
+}
+
+pub(super) fn run(arguments: &Inspect) -> Result<()> {
+    let shapes = arguments.arguments.shapes()?;
+    let model = ModelFile::read(&arguments.model, &shapes, &arguments.arguments.exits()?)?;
+    let points = model.points()?;
+    let report = report(&model, &points);
+    if arguments.json {
+        return output::print_json(&report);
+    }
+    print(&report)
+}
+
+fn report(model: &ModelFile, points: &CutPoints) -> Report {
+    let graph = &model.graph;
+    let value = |id| Value { name: graph.value_name(id).to_owned(), tensor_type: model.type_of(id) };
+    let mut cut_points = Vec::with_capacity(points.cuts.len());
+    let (mut flops, mut weight_bytes, mut nodes, mut exact) = (0u64, 0u64, 0, true);
+    for (position, &id) in points.order.iter().enumerate() {
+        if let Some(cut) = points.cuts.get(cut_points.len())
+            && cut.position == position
+        {
+            cut_points.push(CutPoint {
+                tensor: graph.value_name(cut.tensor).to_owned(),
+                tensor_type: model.type_of(cut.tensor),
+                bytes: model.types.get(cut.tensor).and_then(|known| known.bytes()),
+                nodes,
+                flops,
+                weight_bytes,
+            });
+        }
+        let node = cost::node_cost(graph, &model.types, id);
+        exact &= node.known;
+        flops = flops.saturating_add(node.cost.flops);
+        weight_bytes = weight_bytes.saturating_add(node.cost.weight_bytes);
+        nodes += 1;
+    }
+    Report {
+        model: model.path.display().to_string(),
+        opsets: graph.opsets().clone(),
+        inputs: graph.inputs().iter().map(|&id| value(id)).collect(),
+        outputs: graph.outputs().iter().map(|&id| value(id)).collect(),
+        defaults: graph.defaults().iter().map(|&id| graph.value_name(id).to_owned()).collect(),
+        nodes: graph.nodes().len(),
+        constant_nodes: graph.node_ids().filter(|&id| graph.is_constant_node(id)).count(),
+        weights: graph.weights().count(),
+        parameters: parameters(graph),
+        weight_bytes: graph.weight_bytes() as u64,
+        flops,
+        exact,
+        exits: model.exits.clone(),
+        cut_points,
+    }
+}
+
+/// Elements of the weights that are numbers a training could have set.
+fn parameters(graph: &Graph) -> u64 {
+    let counted = graph.weights().filter(|(_, weight)| {
+        weight.tensor_type().is_some_and(|known| {
+            !matches!(known.dtype, tessera_core::DType::I64 | tessera_core::DType::String)
+        })
+    });
+    counted.map(|(_, weight)| weight.count() as u64).sum()
+}
+
+fn print(report: &Report) -> Result<()> {
+    let list = |values: &[Value]| {
+        let shown: Vec<String> =
+            values.iter().map(|value| format!("{} {}", value.name, value.tensor_type)).collect();
+        shown.join(", ")
+    };
+    let opsets: Vec<String> = report
+        .opsets
+        .iter()
+        .map(|(domain, version)| match domain.as_str() {
+            "" => format!("ai.onnx {version}"),
+            _ => format!("{domain} {version}"),
+        })
+        .collect();
+    output::print(&format!("model       {}", report.model))?;
+    output::print(&format!("opsets      {}", opsets.join(", ")))?;
+    output::print(&format!("inputs      {}", list(&report.inputs)))?;
+    output::print(&format!("outputs     {}", list(&report.outputs)))?;
+    if !report.defaults.is_empty() {
+        let defaults = report.defaults.join(", ");
+        output::print(&format!("defaults    {defaults} (inputs with a value, kept fixed)"))?;
+    }
+    let constant = match report.constant_nodes {
+        0 => String::new(),
+        count => format!(", {count} of them computed from constants alone"),
+    };
+    output::print(&format!("nodes       {}{constant}", report.nodes))?;
+    output::print(&format!(
+        "weights     {} in {} tensors, {} parameters",
+        output::bytes(report.weight_bytes),
+        report.weights,
+        output::count(report.parameters)
+    ))?;
+    let exact = if report.exact { "" } else { " (open dimensions counted as 1)" };
+    output::print(&format!("FLOPs       {}{exact}", output::count(report.flops)))?;
+    for exit in &report.exits {
+        output::print(&format!("exit        {} at {}", exit.output, exit.threshold))?;
+    }
+    output::print(&format!("cut points  {}", report.cut_points.len()))?;
+    if report.cut_points.is_empty() {
+        return Ok(());
+    }
+    output::print("")?;
+    let mut table =
+        Table::new(&["tensor", "type", ">hop", ">nodes before", ">FLOPs before", ">weights before"]);
+    for cut in &report.cut_points {
+        table.row([
+            cut.tensor.clone(),
+            cut.tensor_type.clone(),
+            cut.bytes.map_or("?".to_owned(), |bytes| output::bytes(bytes as u64)),
+            cut.nodes.to_string(),
+            output::count(cut.flops),
+            output::bytes(cut.weight_bytes),
+        ]);
+    }
+    table.print()
+}

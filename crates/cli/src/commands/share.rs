@@ -1,0 +1,150 @@
+//! `tessera share`
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+use tessera_core::{ContentHash, Error, Result};
+use tessera_graph::{Shared, SharedModel};
+
+use crate::arguments::Share;
+use crate::model_file::ModelFile;
+use crate::output::{self, Table};
+
+#[derive(Serialize)]
+pub(super) struct Report {
+    models: Vec<ModelPath>,
+    blocks: Vec<BlockUse>,
+    /// Bytes of weights if every model kept its own.
+    pub(super) bytes_apart: u64,
+    /// Bytes of weights with what is common kept once.
+    pub(super) bytes_shared: u64,
+    bytes_saved: u64,
+    percent_saved: f64,
+}
+
+#[derive(Serialize)]
+struct ModelPath {
+    name: String,
+    path: Vec<ContentHash>,
+}
+
+#[derive(Serialize)]
+struct BlockUse {
+    block: ContentHash,
+    weight_bytes: u64,
+    models: Vec<String>,
+}
+
+pub(super) fn run(arguments: &Share) -> Result<()> {
+    let bar = output::progress(arguments.models.len() as u64 * 2, "sharing");
+    let mut models = Vec::with_capacity(arguments.models.len());
+    for path in &arguments.models {
+        models.push(ModelFile::read(path, &BTreeMap::new(), &[])?);
+        bar.inc(1);
+    }
+    let names: Vec<String> = models.iter().map(ModelFile::name).collect();
+    if let Some(twice) = (1..names.len()).find(|&index| names[..index].contains(&names[index])) {
+        return Err(Error::usage(format!(
+            "two of the models are called \"{}\", expected different file names",
+            names[twice]
+        )));
+    }
+    let shared = share_models(&models, &mut |_| bar.inc(1))?;
+    if !arguments.dry_run {
+        let repository = super::split::open_to_write(&arguments.repository.repo)?;
+        for (name, partition) in names.iter().zip(&shared.partitions) {
+            repository.put(name, partition)?;
+        }
+    }
+    bar.finish_and_clear();
+    let report = report(&names, &shared);
+    if arguments.json {
+        return output::print_json(&report);
+    }
+    print(&report)?;
+    match arguments.dry_run {
+        true => output::print("nothing stored (--dry-run)"),
+        false => output::print(&format!("stored in {}", arguments.repository.repo.display())),
+    }
+}
+
+/// Cuts models so that they share blocks.
+fn share_models(models: &[ModelFile], progress: &mut dyn FnMut(usize)) -> Result<Shared> {
+    let views: Vec<SharedModel<'_>> = models
+        .iter()
+        .map(|model| SharedModel { graph: &model.graph, types: &model.types, exits: &model.exits })
+        .collect();
+    tessera_graph::share(&views, progress)
+}
+
+/// What sharing saves, and the path of each model.
+pub(super) fn report(names: &[String], shared: &Shared) -> Report {
+    let mut order: Vec<ContentHash> = Vec::new();
+    let mut bytes: HashMap<ContentHash, u64> = HashMap::new();
+    for partition in &shared.partitions {
+        for hash in partition.graph.distinct_blocks() {
+            if !bytes.contains_key(&hash) {
+                order.push(hash);
+                let block = partition.blocks.get(&hash);
+                bytes.insert(hash, block.map_or(0, |block| block.weight_bytes() as u64));
+            }
+        }
+    }
+    let users = shared.users();
+    let (apart, once) = (shared.bytes_apart() as u64, shared.bytes_shared() as u64);
+    let saved = apart - once;
+    Report {
+        models: names
+            .iter()
+            .zip(&shared.partitions)
+            .map(|(name, partition)| ModelPath {
+                name: name.clone(),
+                path: partition.graph.blocks.iter().map(|node| node.block).collect(),
+            })
+            .collect(),
+        blocks: order
+            .iter()
+            .map(|hash| BlockUse {
+                block: *hash,
+                weight_bytes: bytes[hash],
+                models: users[hash].iter().map(|&model| names[model].clone()).collect(),
+            })
+            .collect(),
+        bytes_apart: apart,
+        bytes_shared: once,
+        bytes_saved: saved,
+        percent_saved: if apart == 0 { 0.0 } else { saved as f64 * 100.0 / apart as f64 },
+    }
+}
+
+fn print(report: &Report) -> Result<()> {
+    let mut table = Table::new(&["block", ">weights", ">models", "used by"]);
+    for block in &report.blocks {
+        let mut users = block.models.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
+        if block.models.len() > 4 {
+            users += ", …";
+        }
+        table.row([
+            block.block.short(),
+            output::bytes(block.weight_bytes),
+            block.models.len().to_string(),
+            users,
+        ]);
+    }
+    table.print()?;
+    output::print("")?;
+    let mut table = Table::new(&["model", "path"]);
+    for model in &report.models {
+        let path: Vec<String> = model.path.iter().map(ContentHash::short).collect();
+        table.row([model.name.clone(), path.join(" → ")]);
+    }
+    table.print()?;
+    output::print("")?;
+    output::print(&format!(
+        "{} of weights instead of {}: {} saved ({:.1} %)",
+        output::bytes(report.bytes_shared),
+        output::bytes(report.bytes_apart),
+        output::bytes(report.bytes_saved),
+        report.percent_saved
+    ))
+}

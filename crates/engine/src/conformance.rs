@@ -1,0 +1,337 @@
+//! What every engine promises, as checks that run on any of them.
+//!
+//! Each check is a function that panics where the engine breaks the promise; [`CHECKS`] lists them.
+//! The tests of this crate run them on every engine there is.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a check fails by panicking, as a test does"
+)]
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use tessera_core::{DType, ErrorKind, HostBuffer, Region, Tensor, TensorMut};
+use tessera_graph::builder::{self, GraphBuilder};
+use tessera_graph::onnx::ModelProto;
+use tessera_graph::{NoExternalData, Partition, Split, infer, onnx, split};
+
+use crate::{Engine, LoadOptions, Program, ProgramWeight, Session};
+
+/// A check by name.
+pub type Check = (&'static str, fn(&dyn Engine));
+
+/// Every check.
+pub const CHECKS: &[Check] = &[
+    ("computes_what_the_operators_say", computes_what_the_operators_say),
+    ("writes_to_the_memory_it_is_given", writes_to_the_memory_it_is_given),
+    ("results_stay_when_the_session_is_gone", results_stay_when_the_session_is_gone),
+    ("reads_weights_from_memory_of_the_caller", reads_weights_from_memory_of_the_caller),
+    ("takes_any_batch_size", takes_any_batch_size),
+    ("takes_several_inputs_and_gives_several_outputs", takes_several_inputs_and_gives_several_outputs),
+    ("keeps_integers_exact", keeps_integers_exact),
+    ("keeps_booleans", keeps_booleans),
+    ("takes_tensors_that_are_not_aligned", takes_tensors_that_are_not_aligned),
+    ("runs_bodies_that_capture", runs_bodies_that_capture),
+    ("gives_the_same_with_any_number_of_threads", gives_the_same_with_any_number_of_threads),
+    ("refuses_a_wrong_dtype_by_name", refuses_a_wrong_dtype_by_name),
+    ("refuses_a_wrong_number_of_tensors", refuses_a_wrong_number_of_tensors),
+    ("refuses_a_wrong_shape_and_goes_on", refuses_a_wrong_shape_and_goes_on),
+    ("refuses_a_buffer_of_the_wrong_shape", refuses_a_buffer_of_the_wrong_shape),
+    ("names_the_block_and_operator_it_lacks", names_the_block_and_operator_it_lacks),
+    ("runs_two_sessions_of_a_block_at_once", runs_two_sessions_of_a_block_at_once),
+];
+
+/// Cuts a model into one block.
+fn whole(model: ModelProto) -> Partition {
+    let graph = onnx::read::from_proto(model, &mut NoExternalData).unwrap();
+    let types = infer::infer(&graph, &Default::default()).unwrap();
+    split(&graph, &types, &Split::Blocks(1), &[]).unwrap()
+}
+
+fn program(partition: &Partition) -> Program {
+    let block = partition.blocks.values().next().unwrap().clone();
+    let weights = block
+        .weights()
+        .iter()
+        .map(|reference| ProgramWeight {
+            tensor: Tensor::from_bytes(
+                reference.dtype,
+                &reference.shape,
+                partition.weights[&reference.hash].clone(),
+            )
+            .unwrap(),
+            mapping: None,
+        })
+        .collect();
+    Program::new(block, weights).unwrap()
+}
+
+fn load(engine: &dyn Engine, model: ModelProto) -> Box<dyn Session> {
+    engine.load(&program(&whole(model)), &LoadOptions::default()).unwrap()
+}
+
+fn values(tensor: &Tensor) -> Vec<f64> {
+    tensor.to_f64().unwrap()
+}
+
+/// `y = relu(x · w + b)`, `w` large enough to be a weight of its own.
+fn dense() -> ModelProto {
+    let mut graph = GraphBuilder::new("dense");
+    let x = graph.input("x", DType::F32, [tessera_core::Dim::Unknown, tessera_core::Dim::Fixed(64)]);
+    let weights = (0..64 * 64).map(|index| ((index % 7) as f32 - 3.0) / 8.0).collect();
+    let w = graph.weight("w", &[64, 64], weights);
+    let b = graph.weight("b", &[64], (0..64).map(|index| index as f32 / 64.0).collect());
+    let product = graph.node("MatMul", &[&x, &w], []);
+    let sum = graph.node("Add", &[&product, &b], []);
+    let y = graph.node("Relu", &[&sum], []);
+    graph.output_of_any_shape(&y, DType::F32);
+    graph.build()
+}
+
+fn dense_input(rows: usize) -> (Tensor, Vec<f64>) {
+    let input: Vec<f32> = (0..rows * 64).map(|index| ((index % 11) as f32 - 5.0) / 4.0).collect();
+    let mut expected = Vec::new();
+    for row in input.chunks(64) {
+        for column in 0..64 {
+            let product: f64 = (0..64)
+                .map(|k| f64::from(row[k]) * (((k * 64 + column) % 7) as f64 - 3.0) / 8.0)
+                .sum();
+            expected.push((product + column as f64 / 64.0).max(0.0));
+        }
+    }
+    (Tensor::from_f32(&[rows, 64], &input).unwrap(), expected)
+}
+
+fn assert_near(found: &[f64], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() < 1e-4, "{found} is not {expected}");
+    }
+}
+
+fn computes_what_the_operators_say(engine: &dyn Engine) {
+    let (input, expected) = dense_input(3);
+    let outputs = load(engine, dense()).run(&[input], vec![None]).unwrap();
+    assert_eq!(outputs[0].shape(), [3, 64]);
+    assert_near(&values(&outputs[0]), &expected);
+}
+
+fn writes_to_the_memory_it_is_given(engine: &dyn Engine) {
+    let (input, expected) = dense_input(2);
+    let buffer = HostBuffer::new(2 * 64 * 4);
+    let address = buffer.address().as_ptr().addr();
+    let bound = TensorMut::over(DType::F32, &[2, 64], Box::new(buffer)).unwrap();
+    let outputs = load(engine, dense()).run(&[input], vec![Some(bound)]).unwrap();
+    assert_eq!(outputs[0].address(), Some(address));
+    assert_near(&values(&outputs[0]), &expected);
+}
+
+fn results_stay_when_the_session_is_gone(engine: &dyn Engine) {
+    let (input, expected) = dense_input(2);
+    let mut session = load(engine, dense());
+    let first = session.run(std::slice::from_ref(&input), vec![None]).unwrap();
+    session.run(&[Tensor::from_f32(&[1, 64], &[9.0; 64]).unwrap()], vec![None]).unwrap();
+    drop(session);
+    assert_near(&values(&first[0]), &expected);
+}
+
+fn reads_weights_from_memory_of_the_caller(engine: &dyn Engine) {
+    let partition = whole(dense());
+    let program = program(&partition);
+    let mut session = engine.load(&program, &LoadOptions::default()).unwrap();
+    // The session must keep alive what it reads.
+    drop((program, partition));
+    let (input, expected) = dense_input(4);
+    assert_near(&values(&session.run(&[input], vec![None]).unwrap()[0]), &expected);
+}
+
+fn takes_any_batch_size(engine: &dyn Engine) {
+    let mut session = load(engine, dense());
+    for rows in [1, 5, 2] {
+        let (input, expected) = dense_input(rows);
+        assert_near(&values(&session.run(&[input], vec![None]).unwrap()[0]), &expected);
+    }
+}
+
+fn takes_several_inputs_and_gives_several_outputs(engine: &dyn Engine) {
+    let mut graph = GraphBuilder::new("several");
+    let a = graph.input("a", DType::F32, [2usize]);
+    let b = graph.input("b", DType::F32, [2usize]);
+    let sum = graph.node("Add", &[&a, &b], []);
+    let difference = graph.node("Sub", &[&a, &b], []);
+    graph.output_of_any_shape(&sum, DType::F32);
+    graph.output_of_any_shape(&difference, DType::F32);
+    let partition = whole(graph.build());
+    let node = &partition.graph.blocks[0];
+    let mut session = engine.load(&program(&partition), &LoadOptions::default()).unwrap();
+    let given = [
+        Tensor::from_f32(&[2], &[5.0, 7.0]).unwrap(),
+        Tensor::from_f32(&[2], &[1.0, 2.0]).unwrap(),
+    ];
+    let inputs: Vec<Tensor> = node
+        .inputs
+        .iter()
+        .map(|source| match source {
+            tessera_graph::Source::Input(index) => given[*index].clone(),
+            tessera_graph::Source::Block { .. } => panic!("one block has no other to read from"),
+        })
+        .collect();
+    let outputs = session.run(&inputs, vec![None, None]).unwrap();
+    for (port, output) in node.outputs.iter().zip(&outputs) {
+        let expected = if port.name == sum { [6.0, 9.0] } else { [4.0, 5.0] };
+        assert_near(&values(output), &expected);
+    }
+}
+
+fn keeps_integers_exact(engine: &dyn Engine) {
+    let mut graph = GraphBuilder::new("integers");
+    let x = graph.input("x", DType::I64, [3usize]);
+    let one = graph.weight_i64("one", &[1], vec![1]);
+    let y = graph.node("Add", &[&x, &one], []);
+    graph.output_of_any_shape(&y, DType::I64);
+    let input = Tensor::from_i64(&[3], &[0, -5, 1_000_000_007]).unwrap();
+    let outputs = load(engine, graph.build()).run(&[input], vec![None]).unwrap();
+    assert_eq!(outputs[0].dtype(), DType::I64);
+    assert_eq!(values(&outputs[0]), [1.0, -4.0, 1_000_000_008.0]);
+}
+
+fn keeps_booleans(engine: &dyn Engine) {
+    let mut graph = GraphBuilder::new("booleans");
+    let x = graph.input("x", DType::F32, [3usize]);
+    let zero = graph.weight("zero", &[1], vec![0.0]);
+    let is_positive = graph.node("Greater", &[&x, &zero], []);
+    let y = graph.node("Not", &[&is_positive], []);
+    graph.output_of_any_shape(&y, DType::Bool);
+    let input = Tensor::from_f32(&[3], &[1.0, -1.0, 0.0]).unwrap();
+    let outputs = load(engine, graph.build()).run(&[input], vec![None]).unwrap();
+    assert_eq!((outputs[0].dtype(), outputs[0].bytes()), (DType::Bool, Some(&[0, 1, 1][..])));
+}
+
+fn takes_tensors_that_are_not_aligned(engine: &dyn Engine) {
+    let (input, expected) = dense_input(2);
+    let mut shifted = vec![0u8];
+    shifted.extend_from_slice(input.bytes().unwrap());
+    let bytes = bytes::Bytes::from(shifted).slice(1..);
+    let input = Tensor::from_bytes(DType::F32, &[2, 64], bytes).unwrap();
+    let outputs = load(engine, dense()).run(&[input], vec![None]).unwrap();
+    assert_near(&values(&outputs[0]), &expected);
+}
+
+fn runs_bodies_that_capture(engine: &dyn Engine) {
+    let mut model = GraphBuilder::new("captures");
+    let x = model.input("x", DType::F32, [2usize]);
+    let condition = model.input("condition", DType::Bool, [0usize; 0]);
+    let doubled = model.node("Add", &[&x, &x], []);
+    let branch = |op: &str| {
+        let mut body = GraphBuilder::new(op);
+        // The outer values are named as they are: that is how a body captures.
+        let made = body.node(op, &[&doubled, &x], []);
+        body.output_of_any_shape(&made, DType::F32);
+        body.build_graph()
+    };
+    let attributes =
+        [builder::graph("then_branch", branch("Mul")), builder::graph("else_branch", branch("Sub"))];
+    let y = model.node("If", &[&condition], attributes);
+    model.output_of_any_shape(&y, DType::F32);
+    let partition = whole(model.build());
+    let mut session = engine.load(&program(&partition), &LoadOptions::default()).unwrap();
+    for (flag, expected) in [(1u8, [18.0, 50.0]), (0, [3.0, 5.0])] {
+        let x = Tensor::from_f32(&[2], &[3.0, 5.0]).unwrap();
+        let flag = Tensor::copied(DType::Bool, &[], &[flag]).unwrap();
+        let given = [x, flag];
+        let inputs: Vec<Tensor> = partition.graph.blocks[0]
+            .inputs
+            .iter()
+            .map(|source| match source {
+                tessera_graph::Source::Input(index) => given[*index].clone(),
+                tessera_graph::Source::Block { .. } => panic!("one block has no other"),
+            })
+            .collect();
+        assert_near(&values(&session.run(&inputs, vec![None]).unwrap()[0]), &expected);
+    }
+}
+
+fn gives_the_same_with_any_number_of_threads(engine: &dyn Engine) {
+    let partition = whole(dense());
+    let (input, _) = dense_input(8);
+    let run = |threads| {
+        let options = LoadOptions {
+            threads: NonZeroUsize::new(threads).unwrap(),
+            ..LoadOptions::default()
+        };
+        let mut session = engine.load(&program(&partition), &options).unwrap();
+        values(&session.run(std::slice::from_ref(&input), vec![None]).unwrap()[0])
+    };
+    assert_near(&run(2), &run(1));
+}
+
+fn refuses_a_wrong_dtype_by_name(engine: &dyn Engine) {
+    let input = Tensor::from_i64(&[1, 64], &[0; 64]).unwrap();
+    let error = load(engine, dense()).run(&[input], vec![None]).unwrap_err().to_string();
+    assert!(error.contains("f32") && error.contains("i64[1,64]"), "{error}");
+}
+
+fn refuses_a_wrong_number_of_tensors(engine: &dyn Engine) {
+    let mut session = load(engine, dense());
+    let (input, _) = dense_input(1);
+    assert!(session.run(&[], vec![None]).is_err());
+    assert!(session.run(&[input.clone(), input.clone()], vec![None]).is_err());
+    assert!(session.run(std::slice::from_ref(&input), vec![]).is_err());
+}
+
+fn refuses_a_wrong_shape_and_goes_on(engine: &dyn Engine) {
+    let mut session = load(engine, dense());
+    let wrong = Tensor::from_f32(&[1, 63], &[0.0; 63]).unwrap();
+    let error = session.run(&[wrong], vec![None]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Engine);
+    assert!(error.to_string().contains("block "), "{error}");
+    assert!(!error.to_string().contains('\n'), "{error}");
+    let (input, expected) = dense_input(1);
+    assert_near(&values(&session.run(&[input], vec![None]).unwrap()[0]), &expected);
+}
+
+fn refuses_a_buffer_of_the_wrong_shape(engine: &dyn Engine) {
+    let mut session = load(engine, dense());
+    let (input, _) = dense_input(2);
+    let bound = TensorMut::zeroed(DType::F32, &[3, 64]).unwrap();
+    assert!(session.run(std::slice::from_ref(&input), vec![Some(bound)]).is_err());
+    let bound = TensorMut::zeroed(DType::I64, &[2, 64]).unwrap();
+    assert!(session.run(&[input], vec![Some(bound)]).is_err());
+}
+
+fn names_the_block_and_operator_it_lacks(engine: &dyn Engine) {
+    // Known to ONNX, and to no engine that we have.
+    let mut graph = GraphBuilder::new("lacking").opset(22);
+    let x = graph.input("x", DType::F32, [1usize, 1, 4, 4]);
+    let scale = graph.node("DeformConv", &[&x, &x, &x], []);
+    graph.output_of_any_shape(&scale, DType::F32);
+    let partition = whole(graph.build());
+    let program = program(&partition);
+    let Err(error) = engine.load(&program, &LoadOptions::default()) else {
+        // An engine that has it may load it: then there is nothing to say.
+        return;
+    };
+    let text = error.to_string();
+    assert!(text.contains("DeformConv") && text.contains(&program.label()), "{text}");
+}
+
+fn runs_two_sessions_of_a_block_at_once(engine: &dyn Engine) {
+    let partition = whole(dense());
+    let program = Arc::new(program(&partition));
+    std::thread::scope(|scope| {
+        for rows in 1..=3 {
+            let program = Arc::clone(&program);
+            scope.spawn(move || {
+                let mut session = engine.load(&program, &LoadOptions::default()).unwrap();
+                let (input, expected) = dense_input(rows);
+                for _ in 0..20 {
+                    let outputs = session.run(std::slice::from_ref(&input), vec![None]).unwrap();
+                    assert_near(&values(&outputs[0]), &expected);
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,71 @@
+//! Engines: what loads a block and runs it.
+//!
+//! Two back ends stand behind one trait, and one conformance suite ([`conformance`]) tells whether
+//! a back end keeps its promises: ONNX Runtime where its library is found, and rten, which is pure
+//! Rust and always there.
+
+mod choose;
+pub mod conformance;
+mod mapping;
+mod onnxruntime;
+mod program;
+mod rten_engine;
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use tessera_core::{Device, Result, Tensor, TensorMut};
+
+pub use choose::{EngineName, choose};
+pub use mapping::Mapping;
+pub use onnxruntime::{OnnxRuntime, find_library};
+pub use program::{Program, ProgramWeight};
+pub use rten_engine::Rten;
+
+/// How a block is loaded.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Threads that one run may use.
+    pub threads: NonZeroUsize,
+    /// What the block runs on.
+    pub device: Device,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { threads: NonZeroUsize::MIN, device: Device::Cpu }
+    }
+}
+
+/// Loads blocks.
+pub trait Engine: Send + Sync {
+    /// Name that users see and choose by.
+    fn name(&self) -> &'static str;
+
+    /// Version of the library behind it.
+    fn version(&self) -> String;
+
+    /// Loads a block. The session reads the program's weights where they are.
+    fn load(&self, program: &Program, options: &LoadOptions) -> Result<Box<dyn Session>>;
+
+    /// Loads a whole model as its file is, to compare with.
+    ///
+    /// `inputs` and `outputs` name what [`Session::run`] takes and returns, in order.
+    fn load_file(
+        &self,
+        file: &Path,
+        inputs: &[String],
+        outputs: &[(String, tessera_core::DType)],
+        options: &LoadOptions,
+    ) -> Result<Box<dyn Session>>;
+}
+
+/// A loaded block.
+pub trait Session: Send {
+    /// Runs the block.
+    ///
+    /// `outputs` has an entry per output: memory to write the result to, or `None` to have it
+    /// allocated. Results come back in the order of the block's outputs; one that was bound is the
+    /// same memory.
+    fn run(&mut self, inputs: &[Tensor], outputs: Vec<Option<TensorMut>>) -> Result<Vec<Tensor>>;
+}

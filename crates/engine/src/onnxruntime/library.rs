@@ -1,0 +1,81 @@
+//! Finding and opening libonnxruntime.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use ort::environment::Environment;
+use ort::logging::LogLevel;
+use tessera_core::{Error, Result};
+
+/// Folder of the project that `scripts/fetch-onnxruntime` installs the library to.
+const PROJECT_FOLDER: &str = ".onnxruntime";
+
+/// Where the library is: `ORT_DYLIB_PATH`, beside the binary, or in a `.onnxruntime` folder of the
+/// current folder or one above it or above the binary; in that order.
+pub fn find_library() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty()) {
+        return Some(path.into());
+    }
+    let binary = std::env::current_exe().ok().and_then(|path| Some(path.parent()?.to_path_buf()));
+    let current = std::env::current_dir().ok();
+    if let Some(found) = binary.as_deref().and_then(library_in) {
+        return Some(found);
+    }
+    current
+        .iter()
+        .chain(&binary)
+        .flat_map(|folder| folder.ancestors())
+        .find_map(|folder| library_in(&folder.join(PROJECT_FOLDER)))
+}
+
+/// The newest libonnxruntime in `folder`.
+fn library_in(folder: &Path) -> Option<PathBuf> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name == "libonnxruntime.so"
+                || name.starts_with("libonnxruntime.so.")
+                || name.starts_with("libonnxruntime.") && name.ends_with(".dylib")
+        })
+        .collect();
+    found.sort();
+    found.pop()
+}
+
+/// Opens the library; a process has one environment, which everyone shares.
+pub(super) fn open() -> Result<(Environment, String)> {
+    static OPENED: Mutex<Option<(Environment, String)>> = Mutex::new(None);
+    let mut opened = OPENED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some((environment, version)) = opened.as_ref() {
+        return Ok((environment.clone(), version.clone()));
+    }
+    let path = find_library().ok_or_else(|| {
+        Error::not_found(
+            "no libonnxruntime found (set ORT_DYLIB_PATH, or run scripts/fetch-onnxruntime)",
+        )
+    })?;
+    let fail = |error: &dyn std::fmt::Display| {
+        Error::engine(format!("{}: can't be used as ONNX Runtime: {error}", path.display()))
+    };
+    let builder = ort::init_from(&path).map_err(|error| fail(&error))?;
+    let environment = builder
+        .with_name("tessera")
+        .with_telemetry(false)
+        .build()
+        .map_err(|error| fail(&error))?;
+    environment.set_log_level(LogLevel::Error);
+    let version = version_of(&path);
+    *opened = Some((environment.clone(), version.clone()));
+    Ok((environment, version))
+}
+
+/// The version, from the file's name where it carries one.
+fn version_of(path: &Path) -> String {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    match name.strip_prefix("libonnxruntime.so.") {
+        Some(version) => version.to_owned(),
+        None => "unknown".to_owned(),
+    }
+}

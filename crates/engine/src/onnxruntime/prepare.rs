@@ -1,0 +1,139 @@
+//! The optimised form of a block, with its weights in a file that is mapped.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+
+use bytes::Bytes;
+use ort::AsPointer;
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use prost::Message;
+use tessera_core::{DType, Error, Result, Tensor};
+use tessera_graph::onnx::{ModelProto, tensor_proto};
+
+use super::engine_error;
+use super::value::{OrtValue, check};
+use crate::{Mapping, Program};
+
+/// Constants up to this size stay in the optimised model; larger ones are references.
+const INLINE_BYTES: usize = 1024;
+
+/// What ONNX Runtime made of a block, ready to be loaded any number of times.
+pub(super) struct Prepared {
+    model: Vec<u8>,
+    weights: Vec<(CString, Tensor)>,
+}
+
+impl Prepared {
+    /// Optimises the block.
+    ///
+    /// The files go to a folder of their own that is gone when this returns; the mapping keeps the
+    /// weights for as long as a session uses them.
+    pub(super) fn make(builder: SessionBuilder, program: &Program) -> Result<Self> {
+        let label = program.label();
+        let fail = |error: ort::Error| engine_error(&label, &error);
+        let folder = tempfile::Builder::new()
+            .prefix(&format!("tessera-{}-", std::process::id()))
+            .tempdir()
+            .map_err(|error| Error::io("a temporary folder", &error))?;
+        let (model, weights) = (folder.path().join("block.onnx"), folder.path().join("weights"));
+        let build = || -> ort::Result<SessionBuilder> {
+            Ok(builder
+                .with_optimization_level(GraphOptimizationLevel::All)?
+                // Packing is done by whoever loads the result.
+                .with_prepacking(false)?
+                .with_optimized_model_path(&model)?
+                .with_config_entry(
+                    "session.optimized_model_external_initializers_file_name",
+                    "weights",
+                )?
+                .with_config_entry(
+                    "session.optimized_model_external_initializers_min_size_in_bytes",
+                    INLINE_BYTES.to_string(),
+                )?)
+        };
+        let mut builder = build().map_err(fail)?;
+        let mut values = Vec::with_capacity(program.weights().len());
+        for (reference, weight) in program.block().weights().iter().zip(program.weights()) {
+            let name = CString::new(reference.name.as_str())
+                .map_err(|_| Error::invalid(format!("{label}: a name with a zero byte in it")))?;
+            values.push((name, OrtValue::over(&weight.tensor).map_err(fail)?));
+        }
+        let names: Vec<_> = values.iter().map(|(name, _)| name.as_ptr()).collect();
+        let pointers: Vec<_> = values.iter().map(|(_, value)| value.as_ptr().cast_const()).collect();
+        if !names.is_empty() {
+            // SAFETY: names and values live until the session below is gone.
+            check(unsafe {
+                (ort::api().AddExternalInitializers)(
+                    builder.ptr_mut(),
+                    names.as_ptr(),
+                    pointers.as_ptr(),
+                    names.len(),
+                )
+            })
+            .map_err(fail)?;
+        }
+        let session = builder.commit_from_memory(program.block().program()).map_err(fail)?;
+        drop(session);
+        drop(builder);
+        drop(values);
+        Self::read(&model, &weights).map_err(|error| error.within(&label))
+    }
+
+    fn read(model: &std::path::Path, weights: &std::path::Path) -> Result<Self> {
+        let bytes = std::fs::read(model)
+            .map_err(|error| Error::io("the optimised form that ONNX Runtime wrote", &error))?;
+        let proto = ModelProto::decode(bytes.as_slice()).map_err(|error| {
+            Error::engine(format!("the optimised form that ONNX Runtime wrote: {error}"))
+        })?;
+        let graph = proto.graph.unwrap_or_default();
+        let mut file = None;
+        let mut found = Vec::new();
+        for tensor in &graph.initializer {
+            if tensor.data_location() != tensor_proto::DataLocation::External {
+                continue;
+            }
+            let bytes = match &file {
+                Some(bytes) => bytes,
+                None => file.insert(Bytes::from_owner(Mapping::open(weights)?)),
+            };
+            let wrong = |what: &str| {
+                Error::engine(format!("optimised weight \"{}\": {what}", tensor.name()))
+            };
+            let entries: HashMap<&str, &str> =
+                tensor.external_data.iter().map(|entry| (entry.key(), entry.value())).collect();
+            let number = |key: &str| entries.get(key).and_then(|text| text.parse::<usize>().ok());
+            let offset = number("offset").unwrap_or(0);
+            let length = number("length").ok_or_else(|| wrong("no length"))?;
+            let end = offset.checked_add(length).filter(|&end| end <= bytes.len());
+            let slice = bytes.slice(offset..end.ok_or_else(|| wrong("past the end of its file"))?);
+            let dtype = DType::from_onnx(tensor.data_type()).ok_or_else(|| wrong("no dtype"))?;
+            let shape: Vec<usize> =
+                tensor.dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).collect();
+            let name = CString::new(tensor.name()).map_err(|_| wrong("a zero byte in its name"))?;
+            found.push((name, Tensor::from_bytes(dtype, &shape, slice)?));
+        }
+        Ok(Self { model: bytes, weights: found })
+    }
+
+    /// The optimised model.
+    pub(super) fn model(&self) -> &[u8] {
+        &self.model
+    }
+
+    /// Makes the session that `builder` builds use our memory for every weight.
+    ///
+    /// The values must outlive the session.
+    pub(super) fn add_to(&self, builder: &mut SessionBuilder) -> ort::Result<Vec<OrtValue>> {
+        self.weights
+            .iter()
+            .map(|(name, tensor)| {
+                let value = OrtValue::over(tensor)?;
+                // SAFETY: the name is copied; the value outlives the session, as its owner promises.
+                check(unsafe {
+                    (ort::api().AddInitializer)(builder.ptr_mut(), name.as_ptr(), value.as_ptr())
+                })?;
+                Ok(value)
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,121 @@
+//! Running a session on memory that the caller owns.
+
+use std::ffi::CString;
+use std::ptr;
+use std::sync::Arc;
+
+use ort::AsPointer;
+use ort::session::Session as OrtSession;
+use tessera_core::{DType, Error, Result, Tensor, TensorMut, display_shape};
+
+use super::prepare::Prepared;
+use super::value::{OrtValue, check};
+use crate::Session;
+use crate::program::check_run;
+
+/// A loaded block or file.
+pub(super) struct OrtBlock {
+    // Dropped first: the session refers to the weights below.
+    session: OrtSession,
+    _weights: Option<(Arc<Prepared>, Vec<OrtValue>)>,
+    label: String,
+    inputs: Vec<(String, DType)>,
+    outputs: Vec<(String, DType)>,
+    input_names: Vec<CString>,
+    output_names: Vec<CString>,
+}
+
+impl OrtBlock {
+    pub(super) fn new(
+        session: OrtSession,
+        label: String,
+        inputs: Vec<(String, DType)>,
+        outputs: Vec<(String, DType)>,
+        weights: Option<(Arc<Prepared>, Vec<OrtValue>)>,
+    ) -> Result<Self> {
+        let names = |ports: &[(String, DType)]| {
+            ports
+                .iter()
+                .map(|(name, _)| CString::new(name.as_str()))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|_| Error::invalid(format!("{label}: a name with a zero byte in it")))
+        };
+        let (input_names, output_names) = (names(&inputs)?, names(&outputs)?);
+        Ok(Self { session, _weights: weights, label, inputs, outputs, input_names, output_names })
+    }
+
+    fn run_values(
+        &mut self,
+        inputs: &[OrtValue],
+        bound: &[Option<OrtValue>],
+    ) -> ort::Result<Vec<*mut ort_sys::OrtValue>> {
+        let input_names: Vec<_> = self.input_names.iter().map(|name| name.as_ptr()).collect();
+        let output_names: Vec<_> = self.output_names.iter().map(|name| name.as_ptr()).collect();
+        let inputs: Vec<_> = inputs.iter().map(|value| value.as_ptr().cast_const()).collect();
+        let mut outputs: Vec<_> = bound
+            .iter()
+            .map(|value| value.as_ref().map_or(ptr::null_mut(), OrtValue::as_ptr))
+            .collect();
+        // SAFETY: names and values live until the call returns, there is one value per name, and
+        // `&mut self` keeps a second run out of the session.
+        check(unsafe {
+            (ort::api().Run)(
+                self.session.ptr().cast_mut(),
+                ptr::null(),
+                input_names.as_ptr(),
+                inputs.as_ptr(),
+                inputs.len(),
+                output_names.as_ptr(),
+                outputs.len(),
+                outputs.as_mut_ptr(),
+            )
+        })?;
+        Ok(outputs)
+    }
+}
+
+impl Session for OrtBlock {
+    fn run(
+        &mut self,
+        inputs: &[Tensor],
+        mut outputs: Vec<Option<TensorMut>>,
+    ) -> Result<Vec<Tensor>> {
+        check_run(&self.label, &self.inputs, inputs, (outputs.len(), self.outputs.len()))?;
+        for ((name, dtype), bound) in self.outputs.iter().zip(&outputs) {
+            if let Some(bound) = bound.as_ref().filter(|bound| bound.dtype() != *dtype) {
+                return Err(Error::usage(format!(
+                    "{}: output {name} is {dtype}, bound to {}",
+                    self.label,
+                    display_shape(bound.dtype(), bound.shape())
+                )));
+            }
+        }
+        let label = self.label.clone();
+        let fail = |error: ort::Error| super::engine_error(&label, &error);
+        let values = inputs.iter().map(OrtValue::over).collect::<ort::Result<Vec<_>>>();
+        let values = values.map_err(&fail)?;
+        let bound = outputs
+            .iter_mut()
+            .map(|output| output.as_mut().map(OrtValue::over_mut).transpose())
+            .collect::<ort::Result<Vec<_>>>();
+        let bound = bound.map_err(&fail)?;
+        let pointers = self.run_values(&values, &bound).map_err(&fail)?;
+        pointers
+            .into_iter()
+            .zip(bound)
+            .zip(outputs)
+            .map(|((pointer, bound), output)| match (bound, output) {
+                // The run wrote to the caller's memory.
+                (Some(_), Some(output)) => Ok(output.freeze()),
+                _ => {
+                    // SAFETY: the run allocated this value for us and keeps no hold on it.
+                    let value = unsafe { OrtValue::from_raw(pointer) };
+                    let value = value.ok_or_else(|| {
+                        Error::engine(format!("{label}: ONNX Runtime returned no output"))
+                    })?;
+                    value.into_tensor().map_err(&fail)
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,191 @@
+//! rten: pure Rust, nothing to install.
+//!
+//! rten knows four dtypes: f32, i32, i8 and u8. Tensors of i64 and bool are passed as i32, as rten
+//! itself does with the weights of a model; the other dtypes are refused by name.
+
+mod convert;
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool};
+use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut};
+
+use crate::program::check_run;
+use crate::{Engine, LoadOptions, Program, ProgramWeight, Session};
+
+/// The engine that is always there.
+#[derive(Default)]
+pub struct Rten {
+    /// One pool of threads per number of threads, for all sessions.
+    pools: Mutex<HashMap<NonZeroUsize, Arc<ThreadPool>>>,
+}
+
+impl Rten {
+    /// The engine.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn pool(&self, options: &LoadOptions, label: &str) -> Result<Arc<ThreadPool>> {
+        if options.device != Device::Cpu {
+            return Err(Error::unsupported(format!(
+                "{label}: rten runs on the CPU, not on {}",
+                options.device
+            )));
+        }
+        let mut pools = self.pools.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let threads = options.threads;
+        let pool = || Arc::new(ThreadPool::with_num_threads(threads.get()));
+        Ok(Arc::clone(pools.entry(threads).or_insert_with(pool)))
+    }
+}
+
+impl Engine for Rten {
+    fn name(&self) -> &'static str {
+        "rten"
+    }
+
+    fn version(&self) -> String {
+        "0.27".to_owned()
+    }
+
+    fn load(&self, program: &Program, options: &LoadOptions) -> Result<Box<dyn Session>> {
+        let label = program.label();
+        let pool = self.pool(options, &label)?;
+        let block = program.block();
+        for port in block.inputs().iter().chain(block.outputs()) {
+            convert::supported(&label, &port.name, port.dtype)?;
+        }
+        let mut settings = ModelOptions::with_all_ops();
+        for (reference, weight) in block.weights().iter().zip(program.weights()) {
+            let bytes = weight.tensor.bytes().ok_or_else(|| {
+                Error::unsupported(format!("{label}: weight {} is not on the host", reference.name))
+            })?;
+            // SAFETY: rten keeps this slice no longer than the model lives, and `RtenBlock` drops
+            // the model before the weights that own the memory.
+            let bytes: &'static [u8] =
+                unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) };
+            settings.external_data_static(&reference.hash.to_string(), bytes);
+        }
+        let model = settings.load(block.program().to_vec());
+        let model = model.map_err(|error| load_error(&label, &error))?;
+        let ports = |ports: &[tessera_graph::BlockPort]| {
+            ports.iter().map(|port| (port.name.clone(), port.dtype)).collect::<Vec<_>>()
+        };
+        let weights = program.weights().to_vec();
+        let session =
+            RtenBlock::new(model, weights, label, ports(block.inputs()), ports(block.outputs()), pool)?;
+        Ok(Box::new(session))
+    }
+
+    fn load_file(
+        &self,
+        file: &Path,
+        inputs: &[String],
+        outputs: &[(String, DType)],
+        options: &LoadOptions,
+    ) -> Result<Box<dyn Session>> {
+        let label = file.display().to_string();
+        let pool = self.pool(options, &label)?;
+        let model = ModelOptions::with_all_ops().load_file(file);
+        let model = model.map_err(|error| load_error(&label, &error))?;
+        // The dtypes are the caller's to get right: rten does not keep what the file declared.
+        let inputs = inputs.iter().map(|name| (name.clone(), None));
+        let mut session = RtenBlock::new(model, Vec::new(), label, Vec::new(), outputs.to_vec(), pool)?;
+        session.input_ids = inputs
+            .clone()
+            .map(|(name, _): (String, Option<DType>)| node_id(&session.model, &session.label, &name))
+            .collect::<Result<_>>()?;
+        session.any_input_dtype = true;
+        Ok(Box::new(session))
+    }
+}
+
+fn load_error(label: &str, error: &rten::LoadError) -> Error {
+    let text = error.to_string();
+    let kind = match error.kind() {
+        rten::LoadErrorKind::OperatorInvalid => tessera_core::ErrorKind::Unsupported,
+        _ => tessera_core::ErrorKind::Engine,
+    };
+    Error::new(kind, format!("{label}: rten: {text}"))
+}
+
+fn node_id(model: &Model, label: &str, name: &str) -> Result<NodeId> {
+    model.find_node(name).ok_or_else(|| {
+        Error::engine(format!("{label}: rten dropped the tensor \"{name}\" while loading"))
+    })
+}
+
+/// A loaded block or file.
+struct RtenBlock {
+    // Dropped first: the model refers to the weights.
+    model: Model,
+    _weights: Vec<ProgramWeight>,
+    label: String,
+    inputs: Vec<(String, DType)>,
+    outputs: Vec<(String, DType)>,
+    input_ids: Vec<NodeId>,
+    output_ids: Vec<NodeId>,
+    any_input_dtype: bool,
+    pool: Arc<ThreadPool>,
+}
+
+impl RtenBlock {
+    fn new(
+        model: Model,
+        weights: Vec<ProgramWeight>,
+        label: String,
+        inputs: Vec<(String, DType)>,
+        outputs: Vec<(String, DType)>,
+        pool: Arc<ThreadPool>,
+    ) -> Result<Self> {
+        let ids = |ports: &[(String, DType)]| {
+            ports.iter().map(|(name, _)| node_id(&model, &label, name)).collect::<Result<Vec<_>>>()
+        };
+        let (input_ids, output_ids) = (ids(&inputs)?, ids(&outputs)?);
+        Ok(Self {
+            model,
+            _weights: weights,
+            label,
+            inputs,
+            outputs,
+            input_ids,
+            output_ids,
+            any_input_dtype: false,
+            pool,
+        })
+    }
+}
+
+impl Session for RtenBlock {
+    fn run(&mut self, inputs: &[Tensor], outputs: Vec<Option<TensorMut>>) -> Result<Vec<Tensor>> {
+        let given = if self.any_input_dtype { &[] } else { inputs };
+        check_run(&self.label, &self.inputs, given, (outputs.len(), self.outputs.len()))?;
+        let values = self
+            .input_ids
+            .iter()
+            .zip(inputs)
+            .map(|(&id, tensor)| Ok((id, convert::to_rten(&self.label, tensor)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let options = RunOptions::default().with_thread_pool(Some(Arc::clone(&self.pool)));
+        let results = self
+            .model
+            .run(values, &self.output_ids, Some(options))
+            .map_err(|error| Error::engine(format!("{}: rten: {error}", self.label)))?;
+        results
+            .into_iter()
+            .zip(&self.outputs)
+            .zip(outputs)
+            .map(|((value, (name, dtype)), bound)| {
+                let tensor = convert::from_rten(&self.label, name, *dtype, value)?;
+                match bound {
+                    Some(bound) => convert::copy_into(&self.label, name, &tensor, bound),
+                    None => Ok(tensor),
+                }
+            })
+            .collect()
+    }
+}

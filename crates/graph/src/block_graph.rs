@@ -1,0 +1,87 @@
+//! A model as a graph of blocks: what a repository stores and a node runs.
+
+use serde::{Deserialize, Serialize};
+use tessera_core::{ContentHash, TensorType};
+
+use crate::exits::Exit;
+
+/// A named place where a tensor enters or leaves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// Name of the tensor in the model's file.
+    pub name: String,
+    /// Its type, as far as it is known.
+    #[serde(rename = "type")]
+    pub tensor_type: TensorType,
+}
+
+/// Where a tensor comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// An input of the model, by index.
+    Input(usize),
+    /// An output of a block.
+    Block {
+        /// Index of the block in the graph.
+        block: usize,
+        /// Index of the output of that block.
+        output: usize,
+    },
+}
+
+/// One use of a block in a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockNode {
+    /// Which block.
+    pub block: ContentHash,
+    /// Where its inputs come from, in the block's order.
+    pub inputs: Vec<Source>,
+    /// Its outputs, in the block's order.
+    pub outputs: Vec<Port>,
+}
+
+/// A model cut into blocks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BlockGraph {
+    /// What a caller supplies.
+    pub inputs: Vec<Port>,
+    /// The blocks in an order in which they can run.
+    pub blocks: Vec<BlockNode>,
+    /// What a caller gets, and from where; exits are not among them.
+    pub outputs: Vec<(Port, Source)>,
+    /// Side exits, in the order in which they are reached.
+    pub exits: Vec<Exit>,
+}
+
+impl BlockGraph {
+    /// The blocks of the trunk and the heads of exits, each hash once, in order of first use.
+    pub fn distinct_blocks(&self) -> Vec<ContentHash> {
+        let mut seen = std::collections::HashSet::new();
+        self.blocks.iter().map(|node| node.block).filter(|hash| seen.insert(*hash)).collect()
+    }
+
+    /// The exit whose head this block is.
+    pub fn exit_of(&self, block: usize) -> Option<&Exit> {
+        self.exits.iter().find(|exit| exit.head == block)
+    }
+
+    /// Whether every source refers to an earlier block or to an input that exists.
+    pub fn is_sound(&self) -> bool {
+        let exists = |source: &Source, before: usize| match *source {
+            Source::Input(index) => index < self.inputs.len(),
+            Source::Block { block, output } => {
+                block < before && self.blocks.get(block).is_some_and(|b| output < b.outputs.len())
+            }
+        };
+        self.blocks
+            .iter()
+            .enumerate()
+            .all(|(index, node)| node.inputs.iter().all(|source| exists(source, index)))
+            && self.outputs.iter().all(|(_, source)| exists(source, self.blocks.len()))
+            && self.exits.iter().all(|exit| {
+                exit.head < self.blocks.len()
+                    && exit.after.is_none_or(|after| after < self.blocks.len())
+            })
+    }
+}

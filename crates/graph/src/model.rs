@@ -1,0 +1,271 @@
+//! The graph of a model, indexed: values and nodes are numbers, bodies list what they capture.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use tessera_core::{ContentHash, DType, TensorType};
+
+use crate::onnx::{AttributeProto, SparseTensorProto};
+
+/// A tensor of a graph, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub(crate) u32);
+
+/// A node of a graph, by its place in the graph's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub(crate) u32);
+
+impl ValueId {
+    /// The number, to index tables that have an entry per value.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl NodeId {
+    /// The number, to index tables that have an entry per node.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One operator of a graph.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Name, for messages; may be empty.
+    pub name: String,
+    /// Domain of the operator; empty for ONNX's own.
+    pub domain: String,
+    /// Operator.
+    pub op_type: String,
+    /// Inputs in the operator's order; `None` for one that is left out.
+    pub inputs: Vec<Option<ValueId>>,
+    /// Outputs in the operator's order; `None` for one that is left out.
+    pub outputs: Vec<Option<ValueId>>,
+    /// Outer values that the node's bodies (of `If`, `Loop`, `Scan`) use, each once.
+    pub captures: Vec<ValueId>,
+    /// Attributes sorted by name; bodies name their captures `@0`, `@1`, … by index.
+    pub attributes: Vec<AttributeProto>,
+}
+
+impl Node {
+    /// The attribute of this name.
+    pub fn attribute(&self, name: &str) -> Option<&AttributeProto> {
+        self.attributes.iter().find(|attribute| attribute.name() == name)
+    }
+
+    /// Every value that must exist before the node can run.
+    pub fn uses(&self) -> impl Iterator<Item = ValueId> + '_ {
+        self.inputs.iter().flatten().chain(&self.captures).copied()
+    }
+
+    /// Every value that the node computes.
+    pub fn makes(&self) -> impl Iterator<Item = ValueId> + '_ {
+        self.outputs.iter().flatten().copied()
+    }
+
+    /// The node as messages name it: `node "conv1" (Conv)`.
+    pub fn label(&self) -> String {
+        let output = || self.makes().next().map_or(String::new(), |id| format!("#{}", id.0));
+        let name = if self.name.is_empty() { output() } else { format!("\"{}\"", self.name) };
+        format!("node {name} ({})", self.op_type)
+    }
+}
+
+/// A constant of a model.
+#[derive(Clone, Debug)]
+pub enum Weight {
+    /// Elements of fixed size, little-endian, row-major.
+    Dense {
+        /// Element type.
+        dtype: DType,
+        /// Shape.
+        shape: Vec<usize>,
+        /// The elements.
+        bytes: Bytes,
+    },
+    /// Strings.
+    Strings {
+        /// Shape.
+        shape: Vec<usize>,
+        /// The elements.
+        strings: Vec<Bytes>,
+    },
+    /// A sparse tensor, kept as it was written.
+    Sparse(Box<SparseTensorProto>),
+}
+
+impl Weight {
+    /// Its type.
+    pub fn tensor_type(&self) -> Option<TensorType> {
+        let fixed = |shape: &[usize]| shape.iter().map(|&d| tessera_core::Dim::Fixed(d)).collect();
+        match self {
+            Self::Dense { dtype, shape, .. } => Some(TensorType::new(*dtype, fixed(shape))),
+            Self::Strings { shape, .. } => Some(TensorType::new(DType::String, fixed(shape))),
+            Self::Sparse(sparse) => {
+                let dtype = DType::from_onnx(sparse.values.as_ref()?.data_type())?;
+                let shape: Option<Vec<usize>> =
+                    sparse.dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
+                Some(TensorType::new(dtype, fixed(&shape?)))
+            }
+        }
+    }
+
+    /// Its size in bytes.
+    pub fn byte_len(&self) -> usize {
+        match self {
+            Self::Dense { bytes, .. } => bytes.len(),
+            Self::Strings { strings, .. } => strings.iter().map(Bytes::len).sum(),
+            Self::Sparse(sparse) => prost::Message::encoded_len(sparse.as_ref()),
+        }
+    }
+
+    /// Number of elements.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Dense { shape, .. } | Self::Strings { shape, .. } => {
+                tessera_core::element_count(shape).unwrap_or(0)
+            }
+            Self::Sparse(sparse) => {
+                sparse.values.as_ref().map_or(0, |values| values.dims.iter().product::<i64>())
+                    .try_into()
+                    .unwrap_or(0)
+            }
+        }
+    }
+
+    /// The hash of the elements of a dense weight.
+    pub fn content_hash(&self) -> Option<ContentHash> {
+        match self {
+            Self::Dense { bytes, .. } => Some(ContentHash::of(bytes)),
+            _ => None,
+        }
+    }
+}
+
+/// The graph of a model: checked, functions inlined, nodes in an order in which they can run.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    pub(crate) name: String,
+    pub(crate) names: Vec<String>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) inputs: Vec<ValueId>,
+    pub(crate) outputs: Vec<ValueId>,
+    pub(crate) weights: HashMap<ValueId, Weight>,
+    pub(crate) declared: HashMap<ValueId, TensorType>,
+    pub(crate) opsets: BTreeMap<String, i64>,
+    pub(crate) producer: Vec<Option<NodeId>>,
+    pub(crate) consumers: Vec<Vec<NodeId>>,
+    /// Per node, whether it is computed from constants alone.
+    pub(crate) constant: Vec<bool>,
+    /// Inputs with a default value, which Tessera keeps fixed.
+    pub(crate) defaults: Vec<ValueId>,
+}
+
+impl Graph {
+    /// Name that the file gives the graph.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The nodes, in an order in which they can run.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// One node.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    /// Every node's id, in order.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes.len() as u32).map(NodeId)
+    }
+
+    /// Number of values; ids are below it.
+    pub fn value_count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Every value's id.
+    pub fn value_ids(&self) -> impl Iterator<Item = ValueId> + use<> {
+        (0..self.names.len() as u32).map(ValueId)
+    }
+
+    /// Name of a value.
+    pub fn value_name(&self, id: ValueId) -> &str {
+        &self.names[id.index()]
+    }
+
+    /// The value of this name.
+    pub fn find_value(&self, name: &str) -> Option<ValueId> {
+        self.names.iter().position(|known| known == name).map(|index| ValueId(index as u32))
+    }
+
+    /// What a caller must supply; initialisers that are also inputs are not among them.
+    pub fn inputs(&self) -> &[ValueId] {
+        &self.inputs
+    }
+
+    /// What a caller gets.
+    pub fn outputs(&self) -> &[ValueId] {
+        &self.outputs
+    }
+
+    /// Inputs with a default value, which Tessera keeps fixed.
+    pub fn defaults(&self) -> &[ValueId] {
+        &self.defaults
+    }
+
+    /// The constant behind a value, where it is one.
+    pub fn weight(&self, id: ValueId) -> Option<&Weight> {
+        self.weights.get(&id)
+    }
+
+    /// All constants.
+    pub fn weights(&self) -> impl Iterator<Item = (ValueId, &Weight)> {
+        self.weights.iter().map(|(&id, weight)| (id, weight))
+    }
+
+    /// The type that the file declares for a value.
+    pub fn declared_type(&self, id: ValueId) -> Option<&TensorType> {
+        self.declared.get(&id)
+    }
+
+    /// Version of each operator domain that the model imports; empty name for ONNX's own.
+    pub fn opsets(&self) -> &BTreeMap<String, i64> {
+        &self.opsets
+    }
+
+    /// The node that computes a value; `None` for inputs and weights.
+    pub fn producer(&self, id: ValueId) -> Option<NodeId> {
+        self.producer[id.index()]
+    }
+
+    /// The nodes that use a value, directly or in a body.
+    pub fn consumers(&self, id: ValueId) -> &[NodeId] {
+        &self.consumers[id.index()]
+    }
+
+    /// Whether a node is computed from constants alone.
+    pub fn is_constant_node(&self, id: NodeId) -> bool {
+        self.constant[id.index()]
+    }
+
+    /// Whether a value is a weight or computed from weights alone.
+    pub fn is_constant(&self, id: ValueId) -> bool {
+        self.weights.contains_key(&id)
+            || self.producer(id).is_some_and(|node| self.is_constant_node(node))
+    }
+
+    /// Whether a value is an output of the model.
+    pub fn is_output(&self, id: ValueId) -> bool {
+        self.outputs.contains(&id)
+    }
+
+    /// Bytes of all constants.
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.values().map(Weight::byte_len).sum()
+    }
+}

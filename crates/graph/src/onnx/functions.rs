@@ -1,0 +1,207 @@
+//! Inlines the functions that a model defines for itself.
+//!
+//! Exporters wrap whole layers in functions; left as calls they would hide every cut point inside.
+//! ONNX requires that an operator means the same in the function's opsets and in the model's, so
+//! the bodies can move into the graph as they are.
+
+use std::collections::{HashMap, HashSet};
+
+use tessera_core::{Error, Result};
+
+use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
+use crate::operators::canonical_domain;
+
+/// A model that inlines to more nodes than this is taken for an attack.
+const MOST_NODES: usize = 1_000_000;
+/// Calls nested deeper than this are taken for a recursion.
+const DEEPEST: usize = 64;
+
+type Key = (String, String, String);
+
+struct Inliner {
+    functions: HashMap<Key, FunctionProto>,
+    calls: usize,
+    nodes: usize,
+}
+
+/// Replaces every call of a function of the model by the function's nodes.
+pub(crate) fn inline(model: &mut ModelProto) -> Result<()> {
+    if model.functions.is_empty() {
+        return Ok(());
+    }
+    let mut functions = HashMap::new();
+    for function in std::mem::take(&mut model.functions) {
+        for opset in &function.opset_import {
+            let known = |o: &super::OperatorSetIdProto| {
+                canonical_domain(o.domain()) == canonical_domain(opset.domain())
+            };
+            if !model.opset_import.iter().any(known) {
+                model.opset_import.push(opset.clone());
+            }
+        }
+        let key = key(function.domain(), function.name(), function.overload());
+        if let Some(twice) = functions.insert(key, function) {
+            return Err(Error::invalid(format!(
+                "function \"{}.{}\" is defined twice",
+                twice.domain(),
+                twice.name()
+            )));
+        }
+    }
+    let mut inliner = Inliner { functions, calls: 0, nodes: 0 };
+    if let Some(graph) = &mut model.graph {
+        inliner.graph(graph, 0)?;
+    }
+    Ok(())
+}
+
+fn key(domain: &str, name: &str, overload: &str) -> Key {
+    (canonical_domain(domain).to_owned(), name.to_owned(), overload.to_owned())
+}
+
+impl Inliner {
+    fn graph(&mut self, graph: &mut GraphProto, depth: usize) -> Result<()> {
+        graph.node = self.nodes(std::mem::take(&mut graph.node), depth)?;
+        Ok(())
+    }
+
+    fn nodes(&mut self, nodes: Vec<NodeProto>, depth: usize) -> Result<Vec<NodeProto>> {
+        let mut inlined = Vec::with_capacity(nodes.len());
+        for mut node in nodes {
+            for attribute in &mut node.attribute {
+                for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
+                    self.graph(graph, depth)?;
+                }
+            }
+            let key = key(node.domain(), node.op_type(), node.overload());
+            let Some(function) = self.functions.get(&key) else {
+                self.nodes += 1;
+                inlined.push(node);
+                continue;
+            };
+            let called = || format!("node \"{}\": function \"{}\"", node.name(), node.op_type());
+            if depth >= DEEPEST {
+                return Err(Error::invalid(format!("{} calls itself", called())));
+            }
+            self.calls += 1;
+            let body = Call::new(function, &node, self.calls)
+                .and_then(Call::body)
+                .map_err(|error| error.within(called()))?;
+            if self.nodes.saturating_add(body.len()) > MOST_NODES {
+                return Err(Error::invalid(format!(
+                    "{}: the model has over {MOST_NODES} nodes once its functions are inlined",
+                    called()
+                )));
+            }
+            inlined.extend(self.nodes(body, depth + 1)?);
+        }
+        Ok(inlined)
+    }
+}
+
+/// One call of a function: what its names and attributes stand for.
+struct Call<'a> {
+    function: &'a FunctionProto,
+    prefix: String,
+    names: HashMap<&'a str, String>,
+    attributes: HashMap<&'a str, &'a AttributeProto>,
+    identities: Vec<(String, String)>,
+}
+
+impl<'a> Call<'a> {
+    fn new(function: &'a FunctionProto, node: &'a NodeProto, number: usize) -> Result<Self> {
+        for (given, taken, what) in [
+            (node.input.len(), function.input.len(), "inputs"),
+            (node.output.len(), function.output.len(), "outputs"),
+        ] {
+            if given > taken {
+                return Err(Error::invalid(format!("called with {given} {what}, expected {taken}")));
+            }
+        }
+        let mut names = HashMap::new();
+        for (index, formal) in function.input.iter().enumerate() {
+            names.insert(formal.as_str(), node.input.get(index).cloned().unwrap_or_default());
+        }
+        let mut identities = Vec::new();
+        for (formal, actual) in function.output.iter().zip(&node.output) {
+            if actual.is_empty() {
+                continue;
+            }
+            match names.get(formal.as_str()) {
+                Some(known) => identities.push((known.clone(), actual.clone())),
+                None => {
+                    names.insert(formal, actual.clone());
+                }
+            }
+        }
+        let mut attributes = HashMap::new();
+        for attribute in function.attribute_proto.iter().chain(&node.attribute) {
+            attributes.insert(attribute.name(), attribute);
+        }
+        Ok(Self { function, prefix: format!("{}/{number}.", node.name()), names, attributes, identities })
+    }
+
+    fn body(self) -> Result<Vec<NodeProto>> {
+        let mut nodes = Vec::with_capacity(self.function.node.len() + self.identities.len());
+        for node in &self.function.node {
+            let mut node = node.clone();
+            node.name = Some(format!("{}{}", self.prefix, node.name()));
+            self.rewrite(&mut node, &HashSet::new());
+            nodes.push(node);
+        }
+        for (from, to) in self.identities {
+            nodes.push(NodeProto {
+                name: Some(format!("{}Identity", self.prefix)),
+                op_type: Some("Identity".to_owned()),
+                input: vec![from],
+                output: vec![to],
+                ..Default::default()
+            });
+        }
+        Ok(nodes)
+    }
+
+    fn rewrite(&self, node: &mut NodeProto, local: &HashSet<String>) {
+        for name in node.input.iter_mut().chain(&mut node.output) {
+            self.rename(name, local);
+        }
+        let attributes = std::mem::take(&mut node.attribute);
+        for mut attribute in attributes {
+            if !attribute.ref_attr_name().is_empty() {
+                let Some(given) = self.attributes.get(attribute.ref_attr_name()) else { continue };
+                let name = attribute.name.take();
+                attribute = (*given).clone();
+                attribute.name = name;
+            }
+            for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
+                self.rewrite_body(graph, local);
+            }
+            node.attribute.push(attribute);
+        }
+    }
+
+    fn rewrite_body(&self, graph: &mut GraphProto, outer: &HashSet<String>) {
+        let mut local = outer.clone();
+        local.extend(graph.input.iter().map(|input| input.name().to_owned()));
+        local.extend(graph.initializer.iter().map(|tensor| tensor.name().to_owned()));
+        local.extend(graph.node.iter().flat_map(|node| node.output.iter().cloned()));
+        for node in &mut graph.node {
+            self.rewrite(node, &local);
+        }
+        for output in &mut graph.output {
+            let mut name = output.name().to_owned();
+            self.rename(&mut name, &local);
+            output.name = Some(name);
+        }
+    }
+
+    fn rename(&self, name: &mut String, local: &HashSet<String>) {
+        if name.is_empty() || local.contains(name.as_str()) {
+            return;
+        }
+        *name = match self.names.get(name.as_str()) {
+            Some(actual) => actual.clone(),
+            None => format!("{}{name}", self.prefix),
+        };
+    }
+}

@@ -1,0 +1,350 @@
+//! Reads an ONNX file into a checked [`Graph`].
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use prost::Message;
+use tessera_core::{DType, Dim, Error, Result, TensorType};
+
+use super::{
+    GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, external, functions, tensors,
+    tensor_shape_proto, type_proto,
+};
+use crate::model::{Graph, Node, NodeId, ValueId, Weight};
+use crate::operators::{self, canonical_domain};
+use crate::{body, constants, order};
+
+/// Opens the files that a model keeps its tensors in.
+pub trait ExternalData {
+    /// The bytes of the file at `location`, a relative path without `..`.
+    fn open(&mut self, location: &str) -> Result<Bytes>;
+}
+
+/// For models without files beside them.
+pub struct NoExternalData;
+
+impl ExternalData for NoExternalData {
+    fn open(&mut self, location: &str) -> Result<Bytes> {
+        Err(Error::not_found(format!("external data \"{location}\": no folder to look in")))
+    }
+}
+
+/// Reads the model in `file`, whose weights stay slices of it, and checks it.
+pub fn read(file: Bytes, files: &mut dyn ExternalData) -> Result<Graph> {
+    if file.is_empty() {
+        return Err(Error::invalid("the file is empty, expected an ONNX model"));
+    }
+    let model = ModelProto::decode(file)
+        .map_err(|error| Error::invalid(format!("not an ONNX model: {error}")))?;
+    from_proto(model, files)
+}
+
+/// Checks a decoded model and indexes it.
+pub fn from_proto(mut model: ModelProto, files: &mut dyn ExternalData) -> Result<Graph> {
+    if model.graph.is_none() {
+        return Err(Error::invalid("not an ONNX model: there is no graph in it"));
+    }
+    for function in &mut model.functions {
+        external::resolve_nodes(&mut function.node, files)?;
+    }
+    if let Some(graph) = &mut model.graph {
+        external::resolve_graph(graph, files)?;
+    }
+    functions::inline(&mut model)?;
+    let mut opsets = BTreeMap::new();
+    for opset in &model.opset_import {
+        let domain = canonical_domain(opset.domain()).to_owned();
+        if opset.version() < 1 {
+            return Err(Error::invalid(format!(
+                "opset {} of domain \"{domain}\", expected 1 or more",
+                opset.version()
+            )));
+        }
+        opsets.insert(domain, opset.version());
+    }
+    let has_defaults = model.ir_version() >= 4;
+    let graph = model.graph.take().unwrap_or_default();
+    Indexer::new(opsets).index(graph, has_defaults)
+}
+
+/// Builds the indexed graph: gives numbers to names and finds what is wrong with them.
+struct Indexer {
+    ids: HashMap<String, ValueId>,
+    graph: Graph,
+    /// What defines each value so far.
+    defined: Vec<Option<String>>,
+}
+
+impl Indexer {
+    fn new(opsets: BTreeMap<String, i64>) -> Self {
+        let graph = Graph {
+            name: String::new(),
+            names: Vec::new(),
+            nodes: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            weights: HashMap::new(),
+            declared: HashMap::new(),
+            opsets,
+            producer: Vec::new(),
+            consumers: Vec::new(),
+            constant: Vec::new(),
+            defaults: Vec::new(),
+        };
+        Self { ids: HashMap::new(), graph, defined: Vec::new() }
+    }
+
+    fn index(mut self, mut proto: GraphProto, has_defaults: bool) -> Result<Graph> {
+        self.graph.name = proto.name().to_owned();
+        self.weights(&mut proto)?;
+        self.inputs(&proto, has_defaults)?;
+        self.nodes(proto.node)?;
+        for info in proto.value_info.iter().chain(&proto.output) {
+            if let Some(&id) = self.ids.get(info.name())
+                && let Some(declared) = declared_type(info)
+            {
+                self.graph.declared.insert(id, declared);
+            }
+        }
+        self.outputs(&proto.output)?;
+        self.finish()
+    }
+
+    fn weights(&mut self, proto: &mut GraphProto) -> Result<()> {
+        for tensor in std::mem::take(&mut proto.initializer) {
+            let name = tensor.name().to_owned();
+            let id = self.define(&name, || "an initialiser".to_owned())?;
+            let weight = tensors::weight(tensor)
+                .map_err(|error| error.within(format!("tensor \"{name}\"")))?;
+            self.graph.weights.insert(id, weight);
+        }
+        for sparse in std::mem::take(&mut proto.sparse_initializer) {
+            let name = sparse.values.as_ref().map_or("", |values| values.name()).to_owned();
+            let id = self.define(&name, || "a sparse initialiser".to_owned())?;
+            self.graph.weights.insert(id, Weight::Sparse(Box::new(sparse)));
+        }
+        Ok(())
+    }
+
+    fn inputs(&mut self, proto: &GraphProto, has_defaults: bool) -> Result<()> {
+        for input in &proto.input {
+            let known = self.ids.get(input.name()).copied();
+            if let Some(id) = known.filter(|id| self.graph.weights.contains_key(id)) {
+                if has_defaults {
+                    self.graph.defaults.push(id);
+                }
+                continue;
+            }
+            let id = self.define(input.name(), || "an input".to_owned())?;
+            let declared = declared_type(input).ok_or_else(|| {
+                Error::invalid(format!("input \"{}\": expected a tensor with a dtype", input.name()))
+            })?;
+            self.graph.declared.insert(id, declared);
+            self.graph.inputs.push(id);
+        }
+        Ok(())
+    }
+
+    fn nodes(&mut self, protos: Vec<NodeProto>) -> Result<()> {
+        // All outputs first: a file may list its nodes in any order.
+        for node in &protos {
+            for output in node.output.iter().filter(|name| !name.is_empty()) {
+                self.define(output, || proto_label(node))?;
+            }
+        }
+        for mut proto in protos {
+            let label = proto_label(&proto);
+            let domain = canonical_domain(proto.domain()).to_owned();
+            let opset = self.graph.opsets.get(&domain).copied().ok_or_else(|| {
+                let shown = if domain.is_empty() { "ai.onnx" } else { &domain };
+                Error::invalid(format!("{label}: the model imports no opset of \"{shown}\""))
+            })?;
+            operators::since_version(&domain, proto.op_type(), opset)
+                .map_err(|error| error.within(&label))?;
+            if domain.is_empty() && proto.op_type() == "Constant" {
+                let weight =
+                    constants::constant_value(&mut proto).map_err(|error| error.within(&label))?;
+                if let [output] = proto.output.as_slice() {
+                    let id = self.resolve(output)?;
+                    self.graph.weights.insert(id, weight);
+                    continue;
+                }
+                return Err(Error::invalid(format!("{label}: expected one output")));
+            }
+            self.node(proto, domain).map_err(|error| error.within(&label))?;
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, proto: NodeProto, domain: String) -> Result<()> {
+        let mut inputs = Vec::with_capacity(proto.input.len());
+        for name in &proto.input {
+            inputs.push(if name.is_empty() { None } else { Some(self.resolve(name)?) });
+        }
+        while inputs.last() == Some(&None) {
+            inputs.pop();
+        }
+        let mut outputs = Vec::with_capacity(proto.output.len());
+        for name in &proto.output {
+            outputs.push(if name.is_empty() { None } else { Some(self.resolve(name)?) });
+        }
+        while outputs.last() == Some(&None) {
+            outputs.pop();
+        }
+        let mut attributes = proto.attribute;
+        attributes.sort_by(|a, b| a.name().cmp(b.name()));
+        if let Some(pair) = attributes.windows(2).find(|pair| pair[0].name() == pair[1].name()) {
+            return Err(Error::invalid(format!("attribute \"{}\" is given twice", pair[0].name())));
+        }
+        for attribute in &mut attributes {
+            attribute.doc_string = None;
+            if !attribute.ref_attr_name().is_empty() {
+                return Err(Error::invalid(format!(
+                    "attribute \"{}\" refers to a function's attribute, expected a value",
+                    attribute.name()
+                )));
+            }
+        }
+        let captured = body::normalise(&mut attributes, &self.graph.opsets)?;
+        let captures = captured
+            .iter()
+            .map(|name| self.resolve(name))
+            .collect::<Result<Vec<ValueId>>>()?;
+        let name = proto.name.unwrap_or_default();
+        let op_type = proto.op_type.unwrap_or_default();
+        self.graph.nodes.push(Node { name, domain, op_type, inputs, outputs, captures, attributes });
+        Ok(())
+    }
+
+    fn outputs(&mut self, outputs: &[ValueInfoProto]) -> Result<()> {
+        if outputs.is_empty() {
+            return Err(Error::invalid("the graph has no outputs"));
+        }
+        for output in outputs {
+            let id = self.resolve(output.name()).map_err(|_| {
+                Error::invalid(format!(
+                    "output \"{}\": nothing produces it, expected a node to",
+                    output.name()
+                ))
+            })?;
+            if self.graph.outputs.contains(&id) {
+                return Err(Error::invalid(format!("output \"{}\" is listed twice", output.name())));
+            }
+            self.graph.outputs.push(id);
+        }
+        Ok(())
+    }
+
+    /// Orders the nodes and links values with the nodes that make and use them.
+    fn finish(mut self) -> Result<Graph> {
+        let graph = &mut self.graph;
+        let mut maker = vec![None; graph.names.len()];
+        for (index, node) in graph.nodes.iter().enumerate() {
+            for value in node.makes() {
+                maker[value.index()] = Some(index as u32);
+            }
+        }
+        let mut successors = vec![Vec::new(); graph.nodes.len()];
+        for (index, node) in graph.nodes.iter().enumerate() {
+            for value in node.uses() {
+                if let Some(made_by) = maker[value.index()] {
+                    successors[made_by as usize].push(index as u32);
+                }
+            }
+        }
+        let order = order::schedule(&successors).map_err(|cycle| {
+            let labels: Vec<String> =
+                cycle.iter().take(4).map(|&node| graph.nodes[node as usize].label()).collect();
+            Error::invalid(format!(
+                "the graph has a cycle of {} nodes, expected none: {}",
+                cycle.len(),
+                labels.join(" → ")
+            ))
+        })?;
+        let mut slots: Vec<Option<Node>> =
+            std::mem::take(&mut graph.nodes).into_iter().map(Some).collect();
+        graph.nodes = order.iter().filter_map(|&node| slots[node as usize].take()).collect();
+        graph.producer = vec![None; graph.names.len()];
+        graph.consumers = vec![Vec::new(); graph.names.len()];
+        for (index, node) in graph.nodes.iter().enumerate() {
+            let id = NodeId(index as u32);
+            for value in node.makes() {
+                graph.producer[value.index()] = Some(id);
+            }
+            for value in node.uses() {
+                let consumers = &mut graph.consumers[value.index()];
+                if consumers.last() != Some(&id) {
+                    consumers.push(id);
+                }
+            }
+        }
+        graph.constant = constants::constant_nodes(graph);
+        Ok(self.graph)
+    }
+
+    fn define(&mut self, name: &str, by: impl Fn() -> String) -> Result<ValueId> {
+        if name.is_empty() {
+            return Err(Error::invalid(format!("{} has no name", by())));
+        }
+        let id = match self.ids.get(name) {
+            Some(&id) => id,
+            None => {
+                let id = u32::try_from(self.graph.names.len())
+                    .map(ValueId)
+                    .map_err(|_| Error::invalid("more than 4 billion tensors"))?;
+                self.ids.insert(name.to_owned(), id);
+                self.graph.names.push(name.to_owned());
+                self.defined.push(None);
+                id
+            }
+        };
+        if let Some(first) = &self.defined[id.index()] {
+            return Err(Error::invalid(format!(
+                "tensor \"{name}\" is defined twice, by {first} and by {}",
+                by()
+            )));
+        }
+        self.defined[id.index()] = Some(by());
+        Ok(id)
+    }
+
+    fn resolve(&self, name: &str) -> Result<ValueId> {
+        self.ids.get(name).copied().ok_or_else(|| {
+            Error::invalid(format!(
+                "tensor \"{name}\" is not defined, expected an input, an initialiser or a node's output"
+            ))
+        })
+    }
+}
+
+fn proto_label(node: &NodeProto) -> String {
+    let name = match (node.name(), node.output.first()) {
+        ("", Some(output)) => format!("→\"{output}\""),
+        (name, _) => format!("\"{name}\""),
+    };
+    format!("node {name} ({})", node.op_type())
+}
+
+/// The tensor type that a value declares; `None` where it declares none or another kind of value.
+fn declared_type(info: &ValueInfoProto) -> Option<TensorType> {
+    tensor_type(info.r#type.as_ref()?)
+}
+
+/// The tensor type that a `TypeProto` describes.
+pub(crate) fn tensor_type(proto: &TypeProto) -> Option<TensorType> {
+    let Some(type_proto::Value::TensorType(tensor)) = &proto.value else { return None };
+    let dtype = DType::from_onnx(tensor.elem_type())?;
+    let dims = tensor.shape.as_ref().map(|shape| {
+        let dim = |dim: &tensor_shape_proto::Dimension| match &dim.value {
+            Some(tensor_shape_proto::dimension::Value::DimValue(size)) => {
+                usize::try_from(*size).map_or(Dim::Unknown, Dim::Fixed)
+            }
+            Some(tensor_shape_proto::dimension::Value::DimParam(name)) if !name.is_empty() => {
+                Dim::Symbol(name.clone())
+            }
+            _ => Dim::Unknown,
+        };
+        shape.dim.iter().map(dim).collect()
+    });
+    Some(TensorType { dtype, dims })
+}

@@ -1,0 +1,396 @@
+//! Cuts a graph into blocks.
+//!
+//! [`partition`] takes any assignment of nodes to parts that leaves the parts acyclic; [`split`] is
+//! the simple case of a chain, cut where the user asks.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use tessera_core::{ContentHash, Error, Result, TensorType};
+
+use crate::balance::balance;
+use crate::block::{Block, WeightHashes, extract};
+use crate::block_graph::{BlockGraph, BlockNode, Port, Source};
+use crate::cost;
+use crate::cuts::{Cut, CutPoints};
+use crate::exits::{self, Branches, Exit, ExitSpec};
+use crate::infer::Types;
+use crate::model::{Graph, NodeId, ValueId};
+
+/// A model cut into blocks, with the content of the blocks and of their weights.
+#[derive(Clone, Debug)]
+pub struct Partition {
+    /// How the blocks hang together.
+    pub graph: BlockGraph,
+    /// Every block that the graph names.
+    pub blocks: HashMap<ContentHash, Block>,
+    /// Every weight that the blocks name.
+    pub weights: HashMap<ContentHash, Bytes>,
+    /// Per block of the graph, the nodes that it computes; constants are not among them.
+    pub nodes: Vec<Vec<NodeId>>,
+}
+
+impl Partition {
+    /// Bytes of the distinct weights.
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.values().map(Bytes::len).sum()
+    }
+}
+
+/// Where to cut a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// Into this many blocks, the most expensive one as cheap as possible.
+    Blocks(usize),
+    /// At the tensors of these names.
+    At(Vec<String>),
+    /// At every cut point.
+    Every,
+}
+
+/// Cuts `graph` into a chain of blocks, with the heads of `exits` as blocks of their own.
+pub fn split(graph: &Graph, types: &Types, how: &Split, exits: &[ExitSpec]) -> Result<Partition> {
+    Chain::new(graph, types, exits)?.split(how)
+}
+
+/// The cut points of `graph`, with the branches of `exits` left aside.
+pub fn cut_points(graph: &Graph, types: &Types, exits: &[ExitSpec]) -> Result<CutPoints> {
+    let branches = exits::branches(graph, exits)?;
+    Ok(CutPoints::find(graph, types, &|id| branches.of_node[id.index()].is_none()))
+}
+
+/// A graph that is about to be cut into a chain.
+pub(crate) struct Chain<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) types: &'a Types,
+    pub(crate) hashes: WeightHashes,
+    pub(crate) branches: Branches,
+    pub(crate) points: CutPoints,
+    /// Indices of the cut points that exits hang from.
+    pub(crate) forced: Vec<usize>,
+}
+
+impl<'a> Chain<'a> {
+    pub(crate) fn new(graph: &'a Graph, types: &'a Types, exits: &[ExitSpec]) -> Result<Self> {
+        let branches = exits::branches(graph, exits)?;
+        let points =
+            CutPoints::find(graph, types, &|id| branches.of_node[id.index()].is_none());
+        let mut forced: Vec<usize> = (0..branches.branches.len())
+            .flat_map(|branch| hangs_from(graph, &branches, branch))
+            .filter_map(|value| points.cuts.iter().position(|cut| cut.tensor == value))
+            .collect();
+        forced.sort_unstable();
+        forced.dedup();
+        Ok(Self { graph, types, hashes: WeightHashes::of(graph), branches, points, forced })
+    }
+
+    fn split(&self, how: &Split) -> Result<Partition> {
+        let mut chosen: Vec<usize> = match how {
+            Split::Every => (0..self.points.cuts.len()).collect(),
+            Split::At(names) => names
+                .iter()
+                .map(|name| {
+                    let cut = self.points.named(self.graph, name)?;
+                    Ok(self.points.cuts.iter().position(|known| *known == cut).unwrap_or(0))
+                })
+                .collect::<Result<_>>()?,
+            Split::Blocks(count) => self.balanced(*count)?,
+        };
+        chosen.extend(&self.forced);
+        chosen.sort_unstable();
+        chosen.dedup();
+        self.cut_at(&chosen)
+    }
+
+    fn balanced(&self, count: usize) -> Result<Vec<usize>> {
+        let (places, needed) = (self.points.cuts.len(), self.forced.len());
+        if count == 0 {
+            return Err(Error::usage("0 blocks, expected 1 or more"));
+        }
+        if count > places + 1 {
+            return Err(Error::usage(format!(
+                "{count} blocks need {} cut points, and the model has {places}",
+                count - 1
+            )));
+        }
+        if count < needed + 1 {
+            return Err(Error::usage(format!(
+                "{count} blocks, and the model's exits hang from {needed} cut points: expected {} or more",
+                needed + 1
+            )));
+        }
+        let costs = self.segment_costs();
+        // Segment `k + 1` starts at cut point `k`.
+        let forced: Vec<usize> = self.forced.iter().map(|cut| cut + 1).collect();
+        let starts = balance(&costs, count, &forced)
+            .ok_or_else(|| Error::usage(format!("no way to cut the model into {count} blocks")))?;
+        Ok(starts.into_iter().map(|start| start - 1).collect())
+    }
+
+    fn segment_costs(&self) -> Vec<u64> {
+        let weight = |nodes: &[NodeId]| {
+            let cost = |&id: &NodeId| cost::node_cost(self.graph, self.types, id).cost.weight();
+            nodes.iter().map(cost).fold(0u64, u64::saturating_add)
+        };
+        let mut edges = vec![0];
+        edges.extend(self.points.cuts.iter().map(|cut| cut.position));
+        edges.push(self.points.order.len());
+        edges.windows(2).map(|pair| weight(&self.points.order[pair[0]..pair[1]])).collect()
+    }
+
+    /// Cuts at these cut points, given by index in order.
+    pub(crate) fn cut_at(&self, chosen: &[usize]) -> Result<Partition> {
+        let cuts: Vec<Cut> = chosen.iter().map(|&index| self.points.cuts[index]).collect();
+        let mut part_of = vec![None; self.graph.nodes().len()];
+        let mut part = 0;
+        for (position, id) in self.points.order.iter().enumerate() {
+            if cuts.get(part).is_some_and(|cut| position >= cut.position) {
+                part += 1;
+            }
+            part_of[id.index()] = Some(part);
+        }
+        let heads = cuts.len() + 1;
+        for (node, branch) in self.branches.of_node.iter().enumerate() {
+            if let Some(branch) = branch.filter(|_| !self.graph.constant[node]) {
+                part_of[node] = Some(heads + branch);
+            }
+        }
+        let parts = Parts { graph: self.graph, types: self.types, hashes: &self.hashes, part_of };
+        parts.partition(&self.branches)
+    }
+}
+
+/// The trunk's tensors that a branch uses.
+fn hangs_from(graph: &Graph, branches: &Branches, branch: usize) -> Vec<ValueId> {
+    let inside = |id: NodeId| branches.of_node[id.index()] == Some(branch);
+    graph
+        .node_ids()
+        .filter(|&id| inside(id) && !graph.is_constant_node(id))
+        .flat_map(|id| graph.node(id).uses())
+        .filter(|&value| {
+            !graph.is_constant(value) && graph.producer(value).is_none_or(|made| !inside(made))
+        })
+        .collect()
+}
+
+/// Cuts `graph` into the parts that `part_of` names, per node in the graph's order.
+///
+/// Nodes that are computed from constants alone go along with whoever uses them, whatever
+/// `part_of` says of them. The parts must not depend on each other in a cycle.
+pub fn partition(
+    graph: &Graph,
+    types: &Types,
+    part_of: &[usize],
+    exits: &[ExitSpec],
+) -> Result<Partition> {
+    if part_of.len() != graph.nodes().len() {
+        return Err(Error::usage(format!(
+            "{} nodes are assigned to parts, and the graph has {}",
+            part_of.len(),
+            graph.nodes().len()
+        )));
+    }
+    let branches = exits::branches(graph, exits)?;
+    let hashes = WeightHashes::of(graph);
+    let first_head = part_of.iter().max().map_or(0, |most| most.saturating_add(1));
+    let part_of = graph
+        .node_ids()
+        .map(|id| {
+            let part = match branches.of_node[id.index()] {
+                Some(branch) => first_head.saturating_add(branch),
+                None => part_of[id.index()],
+            };
+            (!graph.is_constant_node(id)).then_some(part)
+        })
+        .collect();
+    Parts { graph, types, hashes: &hashes, part_of }.partition(&branches)
+}
+
+struct Parts<'a> {
+    graph: &'a Graph,
+    types: &'a Types,
+    hashes: &'a WeightHashes,
+    /// Per node, its part; `None` for constants.
+    part_of: Vec<Option<usize>>,
+}
+
+impl Parts<'_> {
+    fn partition(&self, branches: &Branches) -> Result<Partition> {
+        let mut made = Assembly {
+            partition: Partition {
+                graph: BlockGraph {
+                    inputs: self
+                        .graph
+                        .inputs()
+                        .iter()
+                        .map(|&id| self.port(id))
+                        .collect::<Result<_>>()?,
+                    blocks: Vec::new(),
+                    outputs: Vec::new(),
+                    exits: Vec::new(),
+                },
+                blocks: HashMap::new(),
+                weights: HashMap::new(),
+                nodes: Vec::new(),
+            },
+            sources: HashMap::new(),
+        };
+        for (index, &input) in self.graph.inputs().iter().enumerate() {
+            made.sources.insert(input, Source::Input(index));
+        }
+        let mut nodes_of: HashMap<usize, Vec<NodeId>> = HashMap::new();
+        for id in self.graph.node_ids() {
+            if let Some(part) = self.part_of[id.index()] {
+                nodes_of.entry(part).or_default().push(id);
+            }
+        }
+        for part in self.order()? {
+            let nodes = nodes_of.remove(&part).unwrap_or_default();
+            let outputs = self.outputs_of(part, &nodes);
+            self.add(&mut made, Some(part), nodes, outputs)?;
+        }
+        // Outputs that nothing computes: constants that the model hands out.
+        let constants: Vec<ValueId> =
+            self.graph.outputs().iter().copied().filter(|&id| self.graph.is_constant(id)).collect();
+        self.add(&mut made, None, Vec::new(), constants)?;
+        self.finish(made, branches)
+    }
+
+    /// The parts in an order in which they can run.
+    fn order(&self) -> Result<Vec<usize>> {
+        let mut numbers: Vec<usize> = self.part_of.iter().flatten().copied().collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let dense: HashMap<usize, u32> =
+            numbers.iter().enumerate().map(|(index, &part)| (part, index as u32)).collect();
+        let mut successors = vec![std::collections::BTreeSet::new(); numbers.len()];
+        for id in self.graph.node_ids() {
+            let Some(to) = self.part_of[id.index()] else { continue };
+            for value in self.graph.node(id).uses() {
+                let made = self.graph.producer(value).and_then(|node| self.part_of[node.index()]);
+                if let Some(from) = made.filter(|&from| from != to) {
+                    successors[dense[&from] as usize].insert(dense[&to]);
+                }
+            }
+        }
+        // Lower numbers first, so that blocks stand in the order that the caller counts in.
+        let mut waiting = vec![0usize; numbers.len()];
+        for &next in successors.iter().flatten() {
+            waiting[next as usize] += 1;
+        }
+        let mut ready: std::collections::BTreeSet<u32> =
+            (0..numbers.len() as u32).filter(|&part| waiting[part as usize] == 0).collect();
+        let mut order = Vec::with_capacity(numbers.len());
+        while let Some(part) = ready.pop_first() {
+            order.push(numbers[part as usize]);
+            for &next in &successors[part as usize] {
+                waiting[next as usize] -= 1;
+                if waiting[next as usize] == 0 {
+                    ready.insert(next);
+                }
+            }
+        }
+        if order.len() < numbers.len() {
+            let stuck: Vec<String> = (0..numbers.len())
+                .filter(|&part| waiting[part] > 0)
+                .take(6)
+                .map(|part| numbers[part].to_string())
+                .collect();
+            return Err(Error::usage(format!(
+                "parts {} depend on each other, expected no cycle between parts",
+                stuck.join(", ")
+            )));
+        }
+        Ok(order)
+    }
+
+    /// What a part computes for other parts or for the caller.
+    fn outputs_of(&self, part: usize, nodes: &[NodeId]) -> Vec<ValueId> {
+        let leaves = |value: ValueId| {
+            self.graph.is_output(value)
+                || self.graph.consumers(value).iter().any(|next| {
+                    self.part_of[next.index()].is_some_and(|other| other != part)
+                })
+        };
+        nodes.iter().flat_map(|&id| self.graph.node(id).makes()).filter(|&v| leaves(v)).collect()
+    }
+
+    fn add(
+        &self,
+        made: &mut Assembly,
+        part: Option<usize>,
+        nodes: Vec<NodeId>,
+        outputs: Vec<ValueId>,
+    ) -> Result<()> {
+        if outputs.is_empty() {
+            return Ok(());
+        }
+        let inside = |id: NodeId| part.is_some() && self.part_of[id.index()] == part;
+        let extracted = extract(self.graph, self.types, self.hashes, &inside, outputs)?;
+        let source = |value: &ValueId| {
+            made.sources.get(value).copied().ok_or_else(|| {
+                Error::invalid(format!(
+                    "tensor \"{}\" is needed by a block before any block computes it",
+                    self.graph.value_name(*value)
+                ))
+            })
+        };
+        let inputs = extracted.inputs.iter().map(source).collect::<Result<_>>()?;
+        let block = made.partition.graph.blocks.len();
+        let ports = extracted.outputs.iter().map(|&id| self.port(id)).collect::<Result<_>>()?;
+        for (output, &value) in extracted.outputs.iter().enumerate() {
+            made.sources.insert(value, Source::Block { block, output });
+        }
+        let hash = extracted.block.hash();
+        made.partition.graph.blocks.push(BlockNode { block: hash, inputs, outputs: ports });
+        made.partition.blocks.entry(hash).or_insert(extracted.block);
+        made.partition.weights.extend(extracted.weights);
+        made.partition.nodes.push(nodes);
+        Ok(())
+    }
+
+    fn finish(&self, mut made: Assembly, branches: &Branches) -> Result<Partition> {
+        for &id in self.graph.outputs() {
+            let port = self.port(id)?;
+            let source = made.sources.get(&id).copied().ok_or_else(|| {
+                Error::invalid(format!("output \"{}\" is computed by no block", port.name))
+            })?;
+            let Some(branch) = branches.branches.iter().find(|branch| branch.value == id) else {
+                made.partition.graph.outputs.push((port, source));
+                continue;
+            };
+            let Source::Block { block: head, .. } = source else {
+                return Err(Error::usage(format!("exit \"{}\" is an input", port.name)));
+            };
+            let from = made.partition.graph.blocks[head].inputs.iter().filter_map(|s| match s {
+                Source::Block { block, .. } => Some(*block),
+                Source::Input(_) => None,
+            });
+            let after = from.max();
+            made.partition.graph.exits.push(Exit {
+                output: branch.spec.output.clone(),
+                threshold: branch.spec.threshold,
+                scores: branch.scores,
+                head,
+                after,
+            });
+        }
+        made.partition.graph.exits.sort_by_key(|exit| exit.after);
+        Ok(made.partition)
+    }
+
+    fn port(&self, id: ValueId) -> Result<Port> {
+        let name = self.graph.value_name(id).to_owned();
+        let tensor_type: TensorType = self.types.get(id).cloned().ok_or_else(|| {
+            Error::unsupported(format!("tensor \"{name}\" has no dtype that could be told"))
+        })?;
+        Ok(Port { name, tensor_type })
+    }
+}
+
+/// A partition in the making.
+struct Assembly {
+    partition: Partition,
+    /// Where each value that leaves its block can be had.
+    sources: HashMap<ValueId, Source>,
+}

@@ -1,0 +1,175 @@
+//! Chooses the cuts of several models so that the layers they have in common become shared blocks.
+//!
+//! Every model is first cut at every cut point. Segments that are equal by content are the layers
+//! in common. Neighbouring segments are then joined wherever no model tells them apart: if, in all
+//! models, one is always followed by the other and the other always preceded by the one, a cut
+//! between them would share nothing more. What remains are the longest common runs, each a block.
+//!
+//! A segment without weights (an activation, a reshape) is the same wherever it occurs and would
+//! tear everything apart; it counts as part of what comes before it.
+
+use std::collections::HashMap;
+
+use tessera_core::{ContentHash, Result};
+
+use crate::block::extract;
+use crate::exits::ExitSpec;
+use crate::infer::Types;
+use crate::model::Graph;
+use crate::partition::{Chain, Partition};
+
+/// Segments with fewer bytes of constants than this are not worth sharing for themselves.
+const WORTH_SHARING: usize = 256;
+
+/// A model to share layers with others.
+pub struct SharedModel<'a> {
+    /// The model.
+    pub graph: &'a Graph,
+    /// Its types.
+    pub types: &'a Types,
+    /// Its exits.
+    pub exits: &'a [ExitSpec],
+}
+
+/// Models cut so that they share blocks.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The models, in the order in which they were given.
+    pub partitions: Vec<Partition>,
+}
+
+impl Shared {
+    /// Bytes of weights if every model kept its own.
+    pub fn bytes_apart(&self) -> usize {
+        self.partitions.iter().map(Partition::weight_bytes).sum()
+    }
+
+    /// Bytes of weights with what is common kept once.
+    pub fn bytes_shared(&self) -> usize {
+        let mut all: HashMap<ContentHash, usize> = HashMap::new();
+        for (hash, bytes) in self.partitions.iter().flat_map(|partition| &partition.weights) {
+            all.insert(*hash, bytes.len());
+        }
+        all.values().sum()
+    }
+
+    /// Per block, the indices of the models that use it.
+    pub fn users(&self) -> HashMap<ContentHash, Vec<usize>> {
+        let mut users: HashMap<ContentHash, Vec<usize>> = HashMap::new();
+        for (index, partition) in self.partitions.iter().enumerate() {
+            for hash in partition.graph.distinct_blocks() {
+                users.entry(hash).or_default().push(index);
+            }
+        }
+        users
+    }
+}
+
+/// Cuts `models` so that their common layers fall into shared blocks.
+pub fn share(models: &[SharedModel<'_>], progress: &mut dyn FnMut(usize)) -> Result<Shared> {
+    let mut chains = Vec::with_capacity(models.len());
+    let mut runs = Vec::with_capacity(models.len());
+    for (index, model) in models.iter().enumerate() {
+        let chain = Chain::new(model.graph, model.types, model.exits)?;
+        runs.push(tokens(&chain)?);
+        chains.push(chain);
+        progress(index);
+    }
+    let joined = Joined::new(&runs);
+    let partitions = chains
+        .iter()
+        .zip(&runs)
+        .map(|(chain, tokens)| {
+            let mut cuts: Vec<usize> =
+                (0..tokens.len().saturating_sub(1)).filter(|&at| !joined.joins(tokens, at)).collect();
+            cuts.extend(&chain.forced);
+            cuts.sort_unstable();
+            cuts.dedup();
+            chain.cut_at(&cuts)
+        })
+        .collect::<Result<_>>()?;
+    Ok(Shared { partitions })
+}
+
+/// What each segment of a model is, as far as sharing is concerned.
+type Token = [u8; 32];
+
+fn tokens(chain: &Chain<'_>) -> Result<Vec<Token>> {
+    let order = &chain.points.order;
+    let mut part_of = vec![None; chain.graph.nodes().len()];
+    let mut segment = 0;
+    for (position, id) in order.iter().enumerate() {
+        if chain.points.cuts.get(segment).is_some_and(|cut| position >= cut.position) {
+            segment += 1;
+        }
+        part_of[id.index()] = Some(segment);
+    }
+    let mut before: Token = [0; 32];
+    (0..=segment)
+        .map(|segment| {
+            let made_here = |id: &crate::ValueId| {
+                let made = chain.graph.producer(*id);
+                made.is_some_and(|node| part_of[node.index()] == Some(segment))
+            };
+            let mut outputs: Vec<crate::ValueId> =
+                chain.graph.outputs().iter().copied().filter(made_here).collect();
+            if let Some(cut) = chain.points.cuts.get(segment) {
+                outputs.retain(|&id| id != cut.tensor);
+                outputs.push(cut.tensor);
+            }
+            let inside = |id: crate::NodeId| part_of[id.index()] == Some(segment);
+            let made = extract(chain.graph, chain.types, &chain.hashes, &inside, outputs)?;
+            let weight_bytes = made.block.weight_bytes() + inline_bytes(&made.block);
+            before = if weight_bytes >= WORTH_SHARING {
+                *made.block.hash().as_bytes()
+            } else {
+                *blake3::Hasher::new()
+                    .update(&before)
+                    .update(made.block.hash().as_bytes())
+                    .finalize()
+                    .as_bytes()
+            };
+            Ok(before)
+        })
+        .collect()
+}
+
+/// Bytes of the constants that a block's file carries itself, roughly: all but its fixed parts.
+fn inline_bytes(block: &crate::Block) -> usize {
+    use prost::Message;
+    let model = crate::onnx::ModelProto::decode(block.program().clone()).unwrap_or_default();
+    let graph = model.graph.unwrap_or_default();
+    graph.initializer.iter().map(|tensor| tensor.raw_data().len()).sum()
+}
+
+/// Which neighbouring segments no model tells apart.
+struct Joined {
+    /// The one token that follows each; `None` where it varies or a model ends there.
+    next: HashMap<Token, Option<Token>>,
+    previous: HashMap<Token, Option<Token>>,
+}
+
+impl Joined {
+    fn new(runs: &[Vec<Token>]) -> Self {
+        fn note(map: &mut HashMap<Token, Option<Token>>, key: Token, value: Option<Token>) {
+            map.entry(key).and_modify(|known| *known = known.filter(|_| *known == value)).or_insert(value);
+        }
+        let mut joined = Self { next: HashMap::new(), previous: HashMap::new() };
+        for run in runs {
+            for (index, &token) in run.iter().enumerate() {
+                note(&mut joined.next, token, run.get(index + 1).copied());
+                let previous = index.checked_sub(1).and_then(|index| run.get(index).copied());
+                note(&mut joined.previous, token, previous);
+            }
+        }
+        joined
+    }
+
+    /// Whether segments `at` and `at + 1` belong to the same block.
+    fn joins(&self, run: &[Token], at: usize) -> bool {
+        let (Some(here), Some(there)) = (run.get(at), run.get(at + 1)) else { return false };
+        here != there
+            && self.next.get(here) == Some(&Some(*there))
+            && self.previous.get(there) == Some(&Some(*here))
+    }
+}

@@ -1,0 +1,165 @@
+//! Runs a loaded model: block by block, out at the first exit that is certain enough.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use tessera_core::{Error, Result, Tensor, display_shape};
+use tessera_graph::{Exit, Source, normalised_entropy};
+
+use crate::LoadedModel;
+
+/// What to do with exits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunOptions {
+    /// Stop at the first exit that is certain enough for every sample of the batch.
+    #[default]
+    TakeExits,
+    /// Run to the end; heads of exits are skipped.
+    SkipExits,
+    /// Run to the end, and the heads of all exits too.
+    AllExits,
+}
+
+/// An exit that was taken.
+#[derive(Clone, Debug)]
+pub struct ExitTaken {
+    /// Name of the exit's output.
+    pub output: String,
+    /// Its threshold.
+    pub threshold: f32,
+    /// The normalised entropy of the least certain sample.
+    pub entropy: f64,
+}
+
+/// What came out of a run.
+#[derive(Clone, Debug)]
+pub struct RunResult {
+    /// The outputs by name; those of the exit alone where one was taken.
+    pub outputs: Vec<(String, Tensor)>,
+    /// The outputs of heads that ran and were not taken.
+    pub exits: Vec<(String, Tensor)>,
+    /// The exit that was taken.
+    pub exit: Option<ExitTaken>,
+    /// Per block, how long it ran; `None` for those that did not run.
+    pub times: Vec<Option<Duration>>,
+}
+
+impl LoadedModel {
+    /// Checks inputs against what the model expects.
+    pub fn check_inputs(&self, inputs: &[Tensor]) -> Result<()> {
+        if inputs.len() != self.graph.inputs.len() {
+            return Err(Error::usage(format!(
+                "{} inputs, and the model expects {}",
+                inputs.len(),
+                self.graph.inputs.len()
+            )));
+        }
+        let mut sizes: HashMap<&str, (usize, &str)> = HashMap::new();
+        for (port, tensor) in self.graph.inputs.iter().zip(inputs) {
+            let expected = &port.tensor_type;
+            if !expected.accepts(tensor.dtype(), tensor.shape()) {
+                return Err(Error::invalid(format!(
+                    "input \"{}\" expects {expected}, got {}",
+                    port.name,
+                    display_shape(tensor.dtype(), tensor.shape())
+                )));
+            }
+            let dims = expected.dims.iter().flatten();
+            for (dim, &size) in dims.zip(tensor.shape()) {
+                let tessera_core::Dim::Symbol(symbol) = dim else { continue };
+                let (known, first) = *sizes.entry(symbol).or_insert((size, &port.name));
+                if known != size {
+                    return Err(Error::invalid(format!(
+                        "input \"{}\" has {symbol} = {size}, and input \"{first}\" has {known}",
+                        port.name
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the model.
+    pub fn run(&self, inputs: &[Tensor], options: RunOptions) -> Result<RunResult> {
+        self.check_inputs(inputs)?;
+        let mut values: Vec<Vec<Option<Tensor>>> = Vec::with_capacity(self.blocks.len());
+        let mut left = self.uses.clone();
+        let mut times = vec![None; self.blocks.len()];
+        let mut exits = Vec::new();
+        for (index, node) in self.graph.blocks.iter().enumerate() {
+            let exit = self.graph.exit_of(index);
+            if exit.is_some() && options == RunOptions::SkipExits {
+                values.push(vec![None; node.outputs.len()]);
+                continue;
+            }
+            let given = node
+                .inputs
+                .iter()
+                .map(|&source| take(inputs, &mut values, &mut left, source))
+                .collect::<Result<Vec<Tensor>>>()?;
+            let mut session =
+                self.blocks[index].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let start = Instant::now();
+            let outputs = session.run(&given, node.outputs.iter().map(|_| None).collect())?;
+            times[index] = Some(start.elapsed());
+            drop(session);
+            if let Some(exit) = exit {
+                let scores = outputs.into_iter().next().ok_or_else(|| {
+                    Error::engine(format!("exit \"{}\" gave no scores", exit.output))
+                })?;
+                let entropy = highest_entropy(exit, &scores)?;
+                if options == RunOptions::TakeExits && entropy <= f64::from(exit.threshold) {
+                    let taken = ExitTaken {
+                        output: exit.output.clone(),
+                        threshold: exit.threshold,
+                        entropy,
+                    };
+                    let outputs = vec![(exit.output.clone(), scores)];
+                    return Ok(RunResult { outputs, exits, exit: Some(taken), times });
+                }
+                exits.push((exit.output.clone(), scores));
+                values.push(vec![None; node.outputs.len()]);
+                continue;
+            }
+            values.push(outputs.into_iter().map(Some).collect());
+        }
+        let outputs = self
+            .graph
+            .outputs
+            .iter()
+            .map(|(port, source)| {
+                Ok((port.name.clone(), take(inputs, &mut values, &mut left, *source)?))
+            })
+            .collect::<Result<_>>()?;
+        Ok(RunResult { outputs, exits, exit: None, times })
+    }
+}
+
+/// A tensor for its next user; the last one gets the only reference, so that memory is given back.
+fn take(
+    inputs: &[Tensor],
+    values: &mut [Vec<Option<Tensor>>],
+    left: &mut [Vec<usize>],
+    source: Source,
+) -> Result<Tensor> {
+    let missing = || Error::invalid("a block uses what no earlier block computes");
+    match source {
+        Source::Input(index) => inputs.get(index).cloned().ok_or_else(missing),
+        Source::Block { block, output } => {
+            let slot = values.get_mut(block).and_then(|outputs| outputs.get_mut(output));
+            let (slot, left) = (slot.ok_or_else(missing)?, &mut left[block][output]);
+            *left = left.saturating_sub(1);
+            if *left == 0 { slot.take() } else { slot.clone() }.ok_or_else(missing)
+        }
+    }
+}
+
+/// The normalised entropy of the least certain sample of a batch.
+fn highest_entropy(exit: &Exit, scores: &Tensor) -> Result<f64> {
+    let values = scores.to_f64().ok_or_else(|| {
+        Error::unsupported(format!("exit \"{}\" has scores of {}", exit.output, scores.dtype()))
+    })?;
+    let classes = scores.shape().last().copied().unwrap_or(1).max(1);
+    let entropies = values.chunks(classes).map(|sample| normalised_entropy(sample, exit.scores));
+    Ok(entropies.fold(0.0, f64::max))
+}

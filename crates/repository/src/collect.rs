@@ -1,0 +1,147 @@
+//! What a repository holds, what is wrong with it, and removing what no model needs.
+
+use std::collections::HashSet;
+use std::fs;
+
+use serde::Serialize;
+use tessera_core::{ContentHash, Result};
+use tessera_engine::Mapping;
+
+use crate::files::{self, Kind, io};
+use crate::load;
+use crate::store::Repository;
+
+/// How much there is in a repository.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Models that have a name.
+    pub models: usize,
+    /// Blocks.
+    pub blocks: usize,
+    /// Weights.
+    pub weights: usize,
+    /// Bytes of the weights.
+    pub weight_bytes: u64,
+    /// Bytes of everything.
+    pub total_bytes: u64,
+}
+
+/// What [`Repository::gc`] removed, or would remove.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GcReport {
+    /// Graphs of blocks that no name leads to.
+    pub models: usize,
+    /// Blocks that no model uses.
+    pub blocks: usize,
+    /// Weights that no block uses.
+    pub weights: usize,
+    /// Files that writers left behind.
+    pub unfinished: usize,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+/// Something that is wrong with a repository.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// What is wrong, in one line.
+    pub message: String,
+}
+
+impl Repository {
+    /// How much there is.
+    pub fn usage(&self) -> Result<Usage> {
+        let mut usage = Usage { models: self.models()?.len(), ..Usage::default() };
+        for kind in Kind::ALL {
+            let found = files::list(self.root(), kind)?;
+            let bytes: u64 = found.iter().map(|(_, _, length)| length).sum();
+            usage.total_bytes += bytes;
+            match kind {
+                Kind::Block => usage.blocks = found.len(),
+                Kind::Weight => {
+                    usage.weights = found.len();
+                    usage.weight_bytes = bytes;
+                }
+                Kind::Model => {}
+            }
+        }
+        Ok(usage)
+    }
+
+    /// Checks every file against its hash and every reference; calls `progress` with bytes done.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<Vec<Problem>> {
+        let mut problems = Vec::new();
+        for kind in Kind::ALL {
+            for (hash, path, length) in files::list(self.root(), kind)? {
+                let sound = Mapping::open(&path)
+                    .and_then(|mapping| load::check(kind, hash, mapping.as_ref()));
+                problems.extend(sound.err().map(|error| Problem { message: error.to_string() }));
+                progress(length);
+            }
+        }
+        let mut note = |error: tessera_core::Error| {
+            let message = error.to_string();
+            if !problems.iter().any(|known| message.ends_with(&known.message)) {
+                problems.push(Problem { message });
+            }
+        };
+        for entry in self.models()? {
+            match self.graph(entry.hash) {
+                Err(error) => note(error.within(format!("model \"{}\"", entry.name))),
+                Ok(graph) => {
+                    for hash in graph.distinct_blocks() {
+                        if let Err(error) = self.program(hash) {
+                            note(error.within(format!("model \"{}\"", entry.name)));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(problems)
+    }
+
+    /// Removes what no model needs; with `pretend`, only tells what it would remove.
+    ///
+    /// Waits for writers to finish and keeps new ones out while it works.
+    pub fn gc(&self, pretend: bool) -> Result<GcReport> {
+        let lock = files::lock_file(self.root())?;
+        lock.lock().map_err(|error| io(&self.root().join("lock"), &error))?;
+        let mut needed: HashSet<(Kind, ContentHash)> = HashSet::new();
+        for entry in self.models()? {
+            needed.insert((Kind::Model, entry.hash));
+            // A model that can't be read stops the collection: what it needs can't be told.
+            let graph = self.graph(entry.hash)?;
+            for hash in graph.distinct_blocks() {
+                needed.insert((Kind::Block, hash));
+                for weight in self.block(hash)?.weights() {
+                    needed.insert((Kind::Weight, weight.hash));
+                }
+            }
+        }
+        let mut report = GcReport::default();
+        for kind in Kind::ALL {
+            for (hash, path, length) in files::list(self.root(), kind)? {
+                if needed.contains(&(kind, hash)) {
+                    continue;
+                }
+                match kind {
+                    Kind::Block => report.blocks += 1,
+                    Kind::Weight => report.weights += 1,
+                    Kind::Model => report.models += 1,
+                }
+                report.bytes += length;
+                if !pretend {
+                    fs::remove_file(&path).map_err(|error| io(&path, &error))?;
+                }
+            }
+        }
+        for path in files::read_folder(&self.root().join("tmp"))? {
+            report.unfinished += 1;
+            report.bytes += fs::metadata(&path).map_or(0, |found| found.len());
+            if !pretend {
+                fs::remove_file(&path).map_err(|error| io(&path, &error))?;
+            }
+        }
+        Ok(report)
+    }
+}

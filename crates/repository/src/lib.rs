@@ -1,0 +1,24 @@
+//! A folder of blocks, weights and models, addressed by content.
+//!
+//! ```text
+//! format              what this folder is, and its version
+//! blocks/ab/abcd…     a block, under the hash of its file
+//! weights/12/1234…    the elements of a weight, under their hash
+//! models/9f/9f00…     how blocks hang together in a model, under the hash of that
+//! names/resnet50      the hash of the model of this name
+//! tmp/                files that are being written
+//! lock                writers hold it together, gc alone
+//! ```
+//!
+//! A file appears under its name at once and whole, by a rename. Content never changes, so several
+//! writers can't get into each other's way; whatever is read is checked against its hash first.
+
+#![forbid(unsafe_code)]
+
+mod collect;
+mod files;
+mod load;
+mod store;
+
+pub use collect::{GcReport, Problem, Usage};
+pub use store::{ModelEntry, Repository};

@@ -1,0 +1,186 @@
+//! Opening a repository, and putting models into it.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Weak};
+
+use tessera_core::{ContentHash, Error, Result};
+use tessera_engine::Mapping;
+use tessera_graph::{BlockGraph, Partition};
+
+use crate::files::{self, Kind, io};
+
+const FORMAT: &str = "tessera repository 1\n";
+
+/// A repository that is open.
+pub struct Repository {
+    root: PathBuf,
+    /// Weights that are mapped and were checked, for as long as somebody uses them.
+    pub(crate) mapped: Mutex<HashMap<ContentHash, Weak<Mapping>>>,
+}
+
+/// A model in a repository.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct ModelEntry {
+    /// Its name.
+    pub name: String,
+    /// The hash of its graph of blocks.
+    pub hash: ContentHash,
+}
+
+impl Repository {
+    /// Opens the repository at `root`.
+    pub fn open(root: &Path) -> Result<Self> {
+        let path = root.join("format");
+        match fs::read_to_string(&path) {
+            Ok(found) if found == FORMAT => {}
+            Ok(found) => {
+                return Err(Error::unsupported(format!(
+                    "{}: \"{}\", expected \"{}\"",
+                    path.display(),
+                    found.trim().chars().take(60).collect::<String>(),
+                    FORMAT.trim()
+                )));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(Error::not_found(format!("{}: no repository there", root.display())));
+            }
+            Err(error) => return Err(io(&path, &error)),
+        }
+        Ok(Self { root: root.to_path_buf(), mapped: Mutex::new(HashMap::new()) })
+    }
+
+    /// Opens the repository at `root`, and makes it first where there is none.
+    pub fn open_or_create(root: &Path) -> Result<Self> {
+        if root.join("format").exists() {
+            return Self::open(root);
+        }
+        if !files::read_folder(root)?.is_empty() {
+            return Err(Error::usage(format!(
+                "{}: not empty and no repository, expected either",
+                root.display()
+            )));
+        }
+        for folder in ["blocks", "weights", "models", "names", "tmp"] {
+            let folder = root.join(folder);
+            fs::create_dir_all(&folder).map_err(|error| io(&folder, &error))?;
+        }
+        files::write_whole(root, &root.join("format"), FORMAT.as_bytes())?;
+        Self::open(root)
+    }
+
+    /// The folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Stores a model under `name`, in place of the one that had it; returns its hash.
+    pub fn put(&self, name: &str, partition: &Partition) -> Result<ContentHash> {
+        check_name(name)?;
+        let _writing = self.lock_to_write()?;
+        for (hash, bytes) in &partition.weights {
+            files::put(&self.root, Kind::Weight, *hash, bytes)?;
+        }
+        for (hash, block) in &partition.blocks {
+            files::put(&self.root, Kind::Block, *hash, block.program())?;
+        }
+        let record = serde_json::to_vec_pretty(&partition.graph)
+            .map_err(|error| Error::invalid(format!("model \"{name}\": {error}")))?;
+        let hash = ContentHash::of(&record);
+        files::put(&self.root, Kind::Model, hash, &record)?;
+        // Last of all the name: who sees it finds everything behind it.
+        files::write_whole(&self.root, &self.name_path(name), format!("{hash}\n").as_bytes())?;
+        Ok(hash)
+    }
+
+    /// Forgets a name; its content stays until [`Repository::gc`].
+    pub fn remove(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        let _writing = self.lock_to_write()?;
+        let path = self.name_path(name);
+        fs::remove_file(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => self.unknown_model(name),
+            _ => io(&path, &error),
+        })
+    }
+
+    /// All models, by name.
+    pub fn models(&self) -> Result<Vec<ModelEntry>> {
+        let mut entries = Vec::new();
+        for path in files::read_folder(&self.root.join("names"))? {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            entries.push(ModelEntry { name: name.to_owned(), hash: self.model_hash(name)? });
+        }
+        Ok(entries)
+    }
+
+    /// The graph of blocks of the model of this name.
+    pub fn model(&self, name: &str) -> Result<BlockGraph> {
+        check_name(name)?;
+        self.graph(self.model_hash(name)?).map_err(|error| error.within(format!("model \"{name}\"")))
+    }
+
+    /// The graph of blocks of this hash.
+    pub(crate) fn graph(&self, hash: ContentHash) -> Result<BlockGraph> {
+        let bytes = self.read_checked(Kind::Model, hash)?;
+        let graph: BlockGraph = serde_json::from_slice(&bytes)
+            .map_err(|error| Error::invalid(format!("model {}: {error}", hash.short())))?;
+        if !graph.is_sound() {
+            return Err(Error::invalid(format!(
+                "model {}: a block uses what no earlier block computes",
+                hash.short()
+            )));
+        }
+        Ok(graph)
+    }
+
+    fn model_hash(&self, name: &str) -> Result<ContentHash> {
+        let path = self.name_path(name);
+        let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => self.unknown_model(name),
+            _ => io(&path, &error),
+        })?;
+        text.trim().parse().map_err(|_| {
+            Error::corrupt(format!("{}: expected the hash of a model in it", path.display()))
+        })
+    }
+
+    fn unknown_model(&self, name: &str) -> Error {
+        let known: Vec<String> = files::read_folder(&self.root.join("names"))
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+            .collect();
+        let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
+        Error::not_found(format!(
+            "no model \"{name}\" in {}, which has {known}",
+            self.root.display()
+        ))
+    }
+
+    fn name_path(&self, name: &str) -> PathBuf {
+        self.root.join("names").join(name)
+    }
+
+    fn lock_to_write(&self) -> Result<File> {
+        let file = files::lock_file(&self.root)?;
+        file.lock_shared().map_err(|error| io(&self.root.join("lock"), &error))?;
+        Ok(file)
+    }
+}
+
+/// A model's name is a file's name: letters, digits, `-`, `_`, `.`, `@`, `+`, not first a dot.
+fn check_name(name: &str) -> Result<()> {
+    let fits = (1..=128).contains(&name.len())
+        && !name.starts_with('.')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@+".contains(c));
+    if fits {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "\"{name}\" is no name for a model, expected up to 128 of a-z A-Z 0-9 - _ . @ +"
+    )))
+}
+
+pub(crate) type Mapped = Arc<Mapping>;

@@ -1,0 +1,25 @@
+//! Well-known architectures as ONNX models, made in code with deterministic weights.
+//!
+//! Benchmarks and tests need real architectures, and tasks that share layers; neither needs
+//! weights that know anything. A [`Recipe`] says which architecture and from which seed; two
+//! recipes that [`Share`] a seed for their first stages have those layers in common to the byte.
+//!
+//! The weights of a layer depend on the seed of its stage, its name and its shape alone, and are
+//! scaled so that activations stay finite and logits differ between classes and inputs.
+
+#![forbid(unsafe_code)]
+
+mod architecture;
+mod bert;
+mod detector;
+mod gpt2;
+mod mobilenet;
+mod network;
+mod recipe;
+mod resnet;
+mod transformer;
+mod vgg;
+mod weights;
+
+pub use architecture::Architecture;
+pub use recipe::{Batch, Recipe, Share, ZooModel};

@@ -1,0 +1,251 @@
+//! What to make, and the model that comes of it.
+
+use tessera_core::{Error, Result};
+use tessera_graph::onnx::ModelProto;
+
+use crate::network::{Assembly, Data, Network};
+use crate::{Architecture, bert, detector, gpt2, mobilenet, resnet, vgg};
+
+/// What to make: an architecture, where its weights come from, and how it is laid out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// The architecture.
+    pub architecture: Architecture,
+    /// Where the weights come from that are not shared.
+    pub seed: u64,
+    /// The stages that it has in common with siblings.
+    pub share: Option<Share>,
+    /// Whether it has a side exit.
+    pub exits: bool,
+    /// The size of the first dimension of inputs and outputs.
+    pub batch: Batch,
+    /// Whether batch normalisation is a node of its own, instead of folded into convolutions.
+    pub batch_norm: bool,
+}
+
+/// The stages that a model has in common with its siblings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Where the weights of the common stages come from.
+    pub seed: u64,
+    /// How many stages are common, from the first.
+    pub stages: usize,
+}
+
+/// The size of the first dimension of inputs and outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batch {
+    /// This size. Sequences have the length that their architecture is known for.
+    Fixed(usize),
+    /// Any size, named `batch`. Sequences have any length too, named `sequence`.
+    Symbolic,
+}
+
+/// A model made from a recipe.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ZooModel {
+    /// The model.
+    pub model: ModelProto,
+    /// Its side exits: the output and the confidence threshold of each.
+    pub exits: Vec<(String, f32)>,
+    /// How many stages it has.
+    pub stages: usize,
+}
+
+impl Recipe {
+    /// The plain model: seed 0, nothing shared, no exits, batch 1, normalisation folded.
+    pub fn new(architecture: Architecture) -> Self {
+        Self {
+            architecture,
+            seed: 0,
+            share: None,
+            exits: false,
+            batch: Batch::Fixed(1),
+            batch_norm: false,
+        }
+    }
+
+    /// Makes the model.
+    pub fn build(&self) -> Result<ZooModel> {
+        let assembly = self.assemble(Data::Generated)?;
+        Ok(ZooModel {
+            model: assembly.model,
+            exits: assembly.exits,
+            stages: self.architecture.stages(),
+        })
+    }
+
+    /// How many parameters the model has, counted without making them.
+    ///
+    /// Parameters are what training would change: running means and variances are none.
+    pub fn parameters(&self) -> Result<u64> {
+        Ok(self.assemble(Data::Omitted)?.parameters)
+    }
+
+    /// Puts the graph together, with or without the weights' data.
+    pub(crate) fn assemble(&self, data: Data) -> Result<Assembly> {
+        self.validate()?;
+        let mut network = Network::new(self, data);
+        match self.architecture {
+            Architecture::Resnet18 => resnet::assemble(&mut network, &resnet::RESNET18),
+            Architecture::Resnet50 => resnet::assemble(&mut network, &resnet::RESNET50),
+            Architecture::Resnet152 => resnet::assemble(&mut network, &resnet::RESNET152),
+            Architecture::Vgg13 => vgg::assemble(&mut network),
+            Architecture::MobilenetV2 => mobilenet::assemble(&mut network),
+            Architecture::BertBase => bert::assemble(&mut network),
+            Architecture::Gpt2 => gpt2::assemble(&mut network),
+            Architecture::Detector => detector::assemble(&mut network),
+        }
+        Ok(network.finish())
+    }
+
+    fn validate(&self) -> Result<()> {
+        let architecture = self.architecture;
+        if let Some(share) = self.share
+            && share.stages > architecture.stages()
+        {
+            return Err(Error::usage(format!(
+                "{architecture} has {} stages, {} cannot be shared",
+                architecture.stages(),
+                share.stages
+            )));
+        }
+        if self.exits && architecture.exit().is_none() {
+            return Err(Error::usage(format!("{architecture} has no side exits")));
+        }
+        if self.batch_norm && !architecture.has_batch_norm() {
+            return Err(Error::usage(format!(
+                "{architecture} has no batch normalisation"
+            )));
+        }
+        if self.batch == Batch::Fixed(0) {
+            return Err(Error::usage(format!(
+                "{architecture}: batch must be 1 or more, not 0"
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use tessera_core::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn every_value_of_every_architecture_is_made_once_before_it_is_used() {
+        for architecture in Architecture::ALL {
+            for batch in [Batch::Fixed(1), Batch::Symbolic] {
+                for batch_norm in [false, architecture.has_batch_norm()] {
+                    let exits = architecture.exit().is_some();
+                    let recipe = Recipe {
+                        batch,
+                        batch_norm,
+                        exits,
+                        ..Recipe::new(architecture)
+                    };
+                    assert_well_formed(&recipe);
+                }
+            }
+        }
+    }
+
+    fn assert_well_formed(recipe: &Recipe) {
+        let assembly = recipe.assemble(Data::Omitted).unwrap();
+        let graph = assembly.model.graph.unwrap();
+        let mut known: HashSet<&str> = HashSet::new();
+        let inputs = graph
+            .input
+            .iter()
+            .map(|input| input.name.as_deref().unwrap());
+        let weights = graph
+            .initializer
+            .iter()
+            .map(|weight| weight.name.as_deref().unwrap());
+        for name in inputs.chain(weights) {
+            assert!(known.insert(name), "{}: {name} twice", recipe.architecture);
+        }
+        for node in &graph.node {
+            for input in &node.input {
+                assert!(
+                    known.contains(input.as_str()),
+                    "{}: {input}",
+                    recipe.architecture
+                );
+            }
+            for output in &node.output {
+                assert!(
+                    known.insert(output),
+                    "{}: {output} twice",
+                    recipe.architecture
+                );
+            }
+        }
+        for output in &graph.output {
+            assert!(known.contains(output.name.as_deref().unwrap()));
+        }
+        for (exit, _) in &assembly.exits {
+            assert!(
+                graph
+                    .output
+                    .iter()
+                    .any(|output| output.name.as_ref() == Some(exit))
+            );
+        }
+        let expected = recipe.architecture.exit().filter(|_| recipe.exits);
+        assert_eq!(assembly.exits.first().map(|exit| exit.0.as_str()), expected);
+    }
+
+    #[test]
+    fn the_same_recipe_twice_is_the_same_model() {
+        let recipe = Recipe {
+            seed: 7,
+            ..Recipe::new(Architecture::MobilenetV2)
+        };
+        assert_eq!(recipe.build().unwrap(), recipe.build().unwrap());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        let resnet = Recipe::new(Architecture::Resnet18);
+        let bert = Recipe::new(Architecture::BertBase);
+        let cases = [
+            (
+                Recipe {
+                    share: Some(Share { seed: 1, stages: 5 }),
+                    ..resnet.clone()
+                },
+                "4 stages",
+            ),
+            (
+                Recipe {
+                    batch: Batch::Fixed(0),
+                    ..resnet
+                },
+                "batch",
+            ),
+            (
+                Recipe {
+                    exits: true,
+                    ..bert.clone()
+                },
+                "bert-base has no side exits",
+            ),
+            (
+                Recipe {
+                    batch_norm: true,
+                    ..bert
+                },
+                "batch normalisation",
+            ),
+        ];
+        for (recipe, message) in cases {
+            let error = recipe.parameters().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Usage);
+            assert!(error.to_string().contains(message), "{error}");
+        }
+    }
+}
