@@ -94,11 +94,15 @@ impl ModelArguments {
             .iter()
             .map(|text| {
                 let wrong = || {
-                    Error::usage(format!("--shape \"{text}\", expected NAME=d,d,… such as x=1,3,224,224"))
+                    Error::usage(format!(
+                        "--shape \"{text}\", expected NAME=d,d,… such as x=1,3,224,224"
+                    ))
                 };
                 let (name, dims) = text.rsplit_once('=').ok_or_else(wrong)?;
                 let dims = dims.split(',').map(str::trim).filter(|dim| !dim.is_empty());
-                let dims = dims.map(|dim| dim.parse().map_err(|_| wrong())).collect::<Result<_>>()?;
+                let dims = dims
+                    .map(|dim| dim.parse().map_err(|_| wrong()))
+                    .collect::<Result<_>>()?;
                 Ok((name.to_owned(), dims))
             })
             .collect()
@@ -109,11 +113,16 @@ impl ModelArguments {
             .iter()
             .map(|text| {
                 let wrong = || {
-                    Error::usage(format!("--exit \"{text}\", expected OUTPUT=THRESHOLD such as exit_15=0.5"))
+                    Error::usage(format!(
+                        "--exit \"{text}\", expected OUTPUT=THRESHOLD such as exit_15=0.5"
+                    ))
                 };
                 let (output, threshold) = text.rsplit_once('=').ok_or_else(wrong)?;
                 let threshold = threshold.parse().map_err(|_| wrong())?;
-                Ok(ExitSpec { output: output.to_owned(), threshold })
+                Ok(ExitSpec {
+                    output: output.to_owned(),
+                    threshold,
+                })
             })
             .collect()
     }
@@ -126,7 +135,12 @@ pub(crate) struct SplitArguments {
     #[arg(long, value_name = "N", conflicts_with_all = ["at", "every"])]
     pub(crate) blocks: Option<usize>,
     /// Cut at these tensors; see `tessera inspect` for where that is possible
-    #[arg(long, value_name = "TENSOR,…", value_delimiter = ',', conflicts_with = "every")]
+    #[arg(
+        long,
+        value_name = "TENSOR,…",
+        value_delimiter = ',',
+        conflicts_with = "every"
+    )]
     pub(crate) at: Vec<String>,
     /// Cut at every cut point
     #[arg(long)]
@@ -159,14 +173,22 @@ pub(crate) struct EngineArguments {
 
 impl EngineArguments {
     pub(crate) fn options(&self) -> LoadOptions {
-        LoadOptions { threads: self.threads, ..LoadOptions::default() }
+        LoadOptions {
+            threads: self.threads,
+            ..LoadOptions::default()
+        }
     }
 }
 
 #[derive(Args)]
 pub(crate) struct RepositoryArgument {
     /// Folder of the repository; made where there is none
-    #[arg(long, value_name = "FOLDER", env = "TESSERA_REPO", default_value = "tessera-repo")]
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        env = "TESSERA_REPO",
+        default_value = "tessera-repo"
+    )]
     pub(crate) repo: PathBuf,
 }
 

@@ -12,11 +12,18 @@ use crate::npy;
 const IMAGENET: [(f32, f32); 3] = [(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)];
 
 /// Ranges of integer inputs, from `NAME=lo,hi`.
-pub(crate) fn parse_ranges(texts: &[String], inputs: &[Port]) -> Result<HashMap<String, (i64, i64)>> {
+pub(crate) fn parse_ranges(
+    texts: &[String],
+    inputs: &[Port],
+) -> Result<HashMap<String, (i64, i64)>> {
     texts
         .iter()
         .map(|text| {
-            let wrong = || Error::usage(format!("--range \"{text}\", expected NAME=lo,hi with lo < hi"));
+            let wrong = || {
+                Error::usage(format!(
+                    "--range \"{text}\", expected NAME=lo,hi with lo < hi"
+                ))
+            };
             let (name, range) = text.rsplit_once('=').ok_or_else(wrong)?;
             let (low, high) = range.split_once(',').ok_or_else(wrong)?;
             let number = |text: &str| text.trim().parse::<i64>().map_err(|_| wrong());
@@ -33,9 +40,14 @@ pub(crate) fn parse_ranges(texts: &[String], inputs: &[Port]) -> Result<HashMap<
 }
 
 fn unknown_input(option: &str, name: &str, inputs: &[Port]) -> Error {
-    let known: Vec<String> =
-        inputs.iter().map(|port| format!("\"{}\" {}", port.name, port.tensor_type)).collect();
-    Error::usage(format!("{option}: no input \"{name}\", expected one of: {}", known.join(", ")))
+    let known: Vec<String> = inputs
+        .iter()
+        .map(|port| format!("\"{}\" {}", port.name, port.tensor_type))
+        .collect();
+    Error::usage(format!(
+        "{option}: no input \"{name}\", expected one of: {}",
+        known.join(", ")
+    ))
 }
 
 /// Inputs from `[NAME=]FILE` arguments; those that no argument names are random.
@@ -47,9 +59,9 @@ pub(crate) fn from_arguments(
 ) -> Result<Vec<Tensor>> {
     let mut given: HashMap<&str, Tensor> = HashMap::new();
     for argument in arguments {
-        let named = argument.split_once('=').and_then(|(name, file)| {
-            Some((inputs.iter().find(|port| port.name == name)?, file))
-        });
+        let named = argument
+            .split_once('=')
+            .and_then(|(name, file)| Some((inputs.iter().find(|port| port.name == name)?, file)));
         let (port, file) = match (named, inputs) {
             (Some(named), _) => named,
             (None, [port]) => (port, argument.as_str()),
@@ -58,7 +70,8 @@ pub(crate) fn from_arguments(
                 return Err(unknown_input("--input", name, inputs));
             }
         };
-        let tensor = read(Path::new(file), &port.tensor_type).map_err(|error| error.within(file))?;
+        let tensor =
+            read(Path::new(file), &port.tensor_type).map_err(|error| error.within(file))?;
         given.insert(&port.name, tensor);
     }
     let mut random = Random::new(seed);
@@ -82,7 +95,10 @@ pub(crate) fn random(
 
 fn read(path: &Path, expected: &TensorType) -> Result<Tensor> {
     let bytes = std::fs::read(path).map_err(|error| Error::io("read", &error))?;
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    let ending = path
+        .extension()
+        .and_then(|ending| ending.to_str())
+        .unwrap_or_default();
     match ending.to_ascii_lowercase().as_str() {
         "npy" => npy::read(&bytes),
         "png" | "jpg" | "jpeg" => image_tensor(&bytes, expected),
@@ -93,11 +109,19 @@ fn read(path: &Path, expected: &TensorType) -> Result<Tensor> {
 /// Raw elements: the shape is the input's, with one unknown dimension following from the length.
 fn raw_tensor(bytes: &[u8], expected: &TensorType) -> Result<Tensor> {
     let wrong = || {
-        Error::invalid(format!("{} bytes are no {expected} (use --shape for its size)", bytes.len()))
+        Error::invalid(format!(
+            "{} bytes are no {expected} (use --shape for its size)",
+            bytes.len()
+        ))
     };
     let dims = expected.dims.as_ref().ok_or_else(wrong)?;
-    let known = dims.iter().filter_map(Dim::fixed).try_fold(1usize, usize::checked_mul);
-    let known = known.and_then(|count| expected.dtype.bytes(count)).ok_or_else(wrong)?;
+    let known = dims
+        .iter()
+        .filter_map(Dim::fixed)
+        .try_fold(1usize, usize::checked_mul);
+    let known = known
+        .and_then(|count| expected.dtype.bytes(count))
+        .ok_or_else(wrong)?;
     let unknown = dims.iter().filter(|dim| dim.fixed().is_none()).count();
     let size = match unknown {
         0 => 1,
@@ -111,7 +135,9 @@ fn raw_tensor(bytes: &[u8], expected: &TensorType) -> Result<Tensor> {
 /// An image as ImageNet models expect it: the shorter side resized, the middle cut out, normalised.
 fn image_tensor(bytes: &[u8], expected: &TensorType) -> Result<Tensor> {
     let wrong = || {
-        Error::invalid(format!("an image can't become {expected}, expected f32 with 3 channels"))
+        Error::invalid(format!(
+            "an image can't become {expected}, expected f32 with 3 channels"
+        ))
     };
     if expected.dtype != DType::F32 {
         return Err(wrong());
@@ -127,8 +153,8 @@ fn image_tensor(bytes: &[u8], expected: &TensorType) -> Result<Tensor> {
         .to_rgb8();
     // 256 for 224, as the usual evaluation does; the same ratio for other sizes.
     let margin = |size: usize| (size as f64 * 256.0 / 224.0).round();
-    let scale = (margin(height) / f64::from(image.height()))
-        .max(margin(width) / f64::from(image.width()));
+    let scale =
+        (margin(height) / f64::from(image.height())).max(margin(width) / f64::from(image.width()));
     let scaled = |size: u32, least: usize| {
         ((f64::from(size) * scale).round() as u32).max(u32::try_from(least).unwrap_or(u32::MAX))
     };
@@ -150,7 +176,11 @@ fn image_tensor(bytes: &[u8], expected: &TensorType) -> Result<Tensor> {
             }
         }
     }
-    let shape = if channels_last { [1, height, width, 3] } else { [1, 3, height, width] };
+    let shape = if channels_last {
+        [1, height, width, 3]
+    } else {
+        [1, 3, height, width]
+    };
     Tensor::from_f32(&shape, &values)
 }
 
@@ -176,7 +206,9 @@ impl Random {
         (0..3)
             .map(|_| {
                 let bits = self.next();
-                (0..4).map(|part| ((bits >> (16 * part)) & 0xffff) as f64 / 65536.0).sum::<f64>()
+                (0..4)
+                    .map(|part| ((bits >> (16 * part)) & 0xffff) as f64 / 65536.0)
+                    .sum::<f64>()
             })
             .sum::<f64>()
             - 6.0
@@ -185,13 +217,18 @@ impl Random {
     fn tensor(&mut self, port: &Port, range: Option<(i64, i64)>) -> Result<Tensor> {
         let TensorType { dtype, dims } = &port.tensor_type;
         let dims = dims.as_ref().ok_or_else(|| {
-            Error::usage(format!("input \"{}\" has no shape, use --shape {0}=…", port.name))
+            Error::usage(format!(
+                "input \"{}\" has no shape, use --shape {0}=…",
+                port.name
+            ))
         })?;
         // A dimension that is open is one: one sample, one step.
         let shape: Vec<usize> = dims.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
         let shown = display_shape(*dtype, &shape);
         let too_large = || Error::usage(format!("input \"{}\": {shown} is too large", port.name));
-        let count = element_count(&shape).filter(|&count| count < 1 << 34).ok_or_else(too_large)?;
+        let count = element_count(&shape)
+            .filter(|&count| count < 1 << 34)
+            .ok_or_else(too_large)?;
         // Zero and one are valid nearly everywhere: as indices, masks and flags.
         let (low, high) = range.unwrap_or((0, 2));
         let span = high.wrapping_sub(low) as u64;
@@ -219,7 +256,9 @@ impl Random {
             DType::BF16 => (0..count)
                 .for_each(|_| bytes.extend(half::bf16::from_f64(self.normal()).to_le_bytes())),
             DType::String => {
-                let strings = (0..count).map(|_| format!("s{}", integer()).into_bytes()).collect();
+                let strings = (0..count)
+                    .map(|_| format!("s{}", integer()).into_bytes())
+                    .collect();
                 return Tensor::from_strings(&shape, strings);
             }
             other => {

@@ -15,7 +15,9 @@ pub(crate) fn mark() -> String {
 
 /// Notes a folder in which this process has unfinished files.
 pub(crate) fn watch(folder: &Path) {
-    let mut folders = FOLDERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut folders = FOLDERS
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
     if !folders.iter().any(|known| known == folder) {
         folders.push(folder.to_path_buf());
     }
@@ -25,10 +27,21 @@ pub(crate) fn watch(folder: &Path) {
 pub(crate) fn clean_up_on_interrupt() {
     watch(&std::env::temp_dir());
     let handler = || {
-        let folders = FOLDERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for entry in folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten() {
-            let Ok(path) = entry.map(|entry| entry.path()) else { continue };
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let folders = FOLDERS
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        for entry in folders
+            .iter()
+            .filter_map(|folder| std::fs::read_dir(folder).ok())
+            .flatten()
+        {
+            let Ok(path) = entry.map(|entry| entry.path()) else {
+                continue;
+            };
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
             if name.starts_with(&mark()) {
                 let removed = if path.is_dir() {
                     std::fs::remove_dir_all(&path)

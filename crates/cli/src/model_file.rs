@@ -29,7 +29,11 @@ impl ModelFile {
     ) -> Result<Self> {
         Self::read_inner(path, shapes, exits).map_err(|error| {
             let (text, shown) = (error.to_string(), path.display().to_string());
-            if text.starts_with(&shown) { error } else { error.within(shown) }
+            if text.starts_with(&shown) {
+                error
+            } else {
+                error.within(shown)
+            }
         })
     }
 
@@ -45,7 +49,12 @@ impl ModelFile {
             [] => read_manifest(&manifest_path(path))?,
             _ => exits.to_vec(),
         };
-        Ok(Self { path: path.to_path_buf(), graph, types, exits })
+        Ok(Self {
+            path: path.to_path_buf(),
+            graph,
+            types,
+            exits,
+        })
     }
 
     /// Its cut points, with the branches of exits left aside.
@@ -63,7 +72,9 @@ impl ModelFile {
 
     /// The type of a value, as users see it.
     pub(crate) fn type_of(&self, id: ValueId) -> String {
-        self.types.get(id).map_or("?".to_owned(), ToString::to_string)
+        self.types
+            .get(id)
+            .map_or("?".to_owned(), ToString::to_string)
     }
 
     /// The name to keep the model under: the file's, without its ending.
@@ -74,7 +85,10 @@ impl ModelFile {
 
 /// The name to keep a model under: the file's, without its ending.
 pub(crate) fn name_of(path: &Path) -> String {
-    path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("model").to_owned()
+    path.file_stem()
+        .and_then(|stem| stem.to_str())
+        .unwrap_or("model")
+        .to_owned()
 }
 
 /// The files in a model's folder, each mapped once.
@@ -85,9 +99,14 @@ struct Folder {
 
 impl Folder {
     fn beside(path: &Path) -> Self {
-        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_path_buf();
-        Self { folder, open: HashMap::new() }
+        Self {
+            folder,
+            open: HashMap::new(),
+        }
     }
 }
 
@@ -98,7 +117,10 @@ impl ExternalData for Folder {
         }
         let path = self.folder.join(location);
         let missing = |error: std::io::Error| {
-            Error::io(format!("external data \"{location}\" ({})", path.display()), &error)
+            Error::io(
+                format!("external data \"{location}\" ({})", path.display()),
+                &error,
+            )
         };
         // A link must not lead out of the folder either.
         let (real, folder) = (
@@ -148,7 +170,9 @@ pub(crate) fn write_manifest(model: &Path, exits: Vec<ExitSpec>) -> Result<()> {
 /// Writes a file that appears whole or not at all.
 pub(crate) fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
     let fail = |error: &std::io::Error| Error::io(path.display(), error);
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let folder = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     interrupt::watch(folder);
     let mut file = tempfile::Builder::new()
@@ -160,7 +184,9 @@ pub(crate) fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
     {
         use std::os::unix::fs::PermissionsExt;
         let readable = std::fs::Permissions::from_mode(0o644);
-        file.as_file().set_permissions(readable).map_err(|error| fail(&error))?;
+        file.as_file()
+            .set_permissions(readable)
+            .map_err(|error| fail(&error))?;
     }
     file.persist(path).map_err(|error| fail(&error.error))?;
     Ok(())

@@ -50,7 +50,10 @@ pub struct TensorType {
 impl TensorType {
     /// A type with these dimensions.
     pub fn new(dtype: DType, dims: Vec<Dim>) -> Self {
-        Self { dtype, dims: Some(dims) }
+        Self {
+            dtype,
+            dims: Some(dims),
+        }
     }
 
     /// A type of which only the dtype is known.
@@ -73,9 +76,10 @@ impl TensorType {
         dtype == self.dtype
             && self.dims.as_ref().is_none_or(|dims| {
                 dims.len() == shape.len()
-                    && dims.iter().zip(shape).all(|(dim, &size)| {
-                        dim.fixed().is_none_or(|fixed| fixed == size)
-                    })
+                    && dims
+                        .iter()
+                        .zip(shape)
+                        .all(|(dim, &size)| dim.fixed().is_none_or(|fixed| fixed == size))
             })
     }
 }
@@ -95,7 +99,9 @@ impl fmt::Display for TensorType {
 
 /// The number of elements of a shape; `None` where it overflows.
 pub fn element_count(shape: &[usize]) -> Option<usize> {
-    shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size))
+    shape
+        .iter()
+        .try_fold(1usize, |count, &size| count.checked_mul(size))
 }
 
 /// A dtype and shape as users see them: `f32[1,3,224,224]`.

@@ -62,7 +62,11 @@ impl HostBuffer {
     pub fn new(len: usize) -> Self {
         let storage = vec![0; len.saturating_add(ALIGNMENT)];
         let start = storage.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-        Self { storage, start, len }
+        Self {
+            storage,
+            start,
+            len,
+        }
     }
 }
 
@@ -116,7 +120,11 @@ impl TensorMut {
     /// A zeroed tensor in heap memory.
     pub fn zeroed(dtype: DType, shape: &[usize]) -> Result<Self> {
         let len = byte_len(dtype, shape)?;
-        Ok(Self { dtype, shape: shape.to_vec(), buffer: Box::new(HostBuffer::new(len)) })
+        Ok(Self {
+            dtype,
+            shape: shape.to_vec(),
+            buffer: Box::new(HostBuffer::new(len)),
+        })
     }
 
     /// A tensor over memory that the caller provides, which must be large enough.
@@ -129,7 +137,11 @@ impl TensorMut {
                 display_shape(dtype, shape)
             )));
         }
-        Ok(Self { dtype, shape: shape.to_vec(), buffer })
+        Ok(Self {
+            dtype,
+            shape: shape.to_vec(),
+            buffer,
+        })
     }
 
     /// Element type.
@@ -163,7 +175,10 @@ impl TensorMut {
         Tensor {
             dtype: self.dtype,
             shape: self.shape,
-            data: Data::Region { region: self.buffer.into(), offset: 0 },
+            data: Data::Region {
+                region: self.buffer.into(),
+                offset: 0,
+            },
         }
     }
 }
@@ -184,7 +199,10 @@ pub struct Tensor {
 
 #[derive(Clone)]
 enum Data {
-    Region { region: Arc<dyn Region>, offset: usize },
+    Region {
+        region: Arc<dyn Region>,
+        offset: usize,
+    },
     Strings(Arc<[Vec<u8>]>),
 }
 
@@ -200,7 +218,11 @@ impl Tensor {
             )));
         }
         let region: Arc<dyn Region> = Arc::new(SharedBytes(bytes));
-        Ok(Self { dtype, shape: shape.to_vec(), data: Data::Region { region, offset: 0 } })
+        Ok(Self {
+            dtype,
+            shape: shape.to_vec(),
+            data: Data::Region { region, offset: 0 },
+        })
     }
 
     /// A tensor over any region, which is kept and not copied.
@@ -213,7 +235,11 @@ impl Tensor {
                 region.len()
             )));
         }
-        Ok(Self { dtype, shape: shape.to_vec(), data: Data::Region { region, offset: 0 } })
+        Ok(Self {
+            dtype,
+            shape: shape.to_vec(),
+            data: Data::Region { region, offset: 0 },
+        })
     }
 
     /// A tensor of `f32` values.
@@ -337,7 +363,10 @@ impl Tensor {
                 display_shape(self.dtype, shape)
             )));
         }
-        Ok(Self { shape: shape.to_vec(), ..self.clone() })
+        Ok(Self {
+            shape: shape.to_vec(),
+            ..self.clone()
+        })
     }
 
     /// Rows `start..start + count` of the first dimension, in the same memory.
@@ -361,7 +390,10 @@ impl Tensor {
             Data::Region { region, offset } => Ok(Self {
                 dtype: self.dtype,
                 shape,
-                data: Data::Region { region: Arc::clone(region), offset: offset + start * row },
+                data: Data::Region {
+                    region: Arc::clone(region),
+                    offset: offset + start * row,
+                },
             }),
             Data::Strings(_) => Err(wrong()),
         }
@@ -371,7 +403,12 @@ impl Tensor {
     pub fn to_f64(&self) -> Option<Vec<f64>> {
         let bytes = self.bytes()?;
         fn each<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f64) -> Vec<f64> {
-            bytes.as_chunks::<N>().0.iter().map(|chunk| read(*chunk)).collect()
+            bytes
+                .as_chunks::<N>()
+                .0
+                .iter()
+                .map(|chunk| read(*chunk))
+                .collect()
         }
         Some(match self.dtype {
             DType::F32 => each(bytes, |b| f64::from(f32::from_le_bytes(b))),
@@ -398,9 +435,14 @@ impl fmt::Debug for Tensor {
 }
 
 fn byte_len(dtype: DType, shape: &[usize]) -> Result<usize> {
-    element_count(shape).and_then(|count| dtype.bytes(count)).ok_or_else(|| {
-        Error::usage(format!("{} has no size in bytes", display_shape(dtype, shape)))
-    })
+    element_count(shape)
+        .and_then(|count| dtype.bytes(count))
+        .ok_or_else(|| {
+            Error::usage(format!(
+                "{} has no size in bytes",
+                display_shape(dtype, shape)
+            ))
+        })
 }
 
 #[cfg(test)]

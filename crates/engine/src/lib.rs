@@ -33,7 +33,10 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { threads: NonZeroUsize::MIN, device: Device::Cpu }
+        Self {
+            threads: NonZeroUsize::MIN,
+            device: Device::Cpu,
+        }
     }
 }
 
@@ -62,6 +65,9 @@ pub trait Engine: Send + Sync {
 
 /// A loaded block.
 pub trait Session: Send {
+    /// Whether a run computes into the memory that it is given, or copies its result there.
+    fn computes_in_place(&self) -> bool;
+
     /// Runs the block.
     ///
     /// `outputs` has an entry per output: memory to write the result to, or `None` to have it

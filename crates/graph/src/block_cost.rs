@@ -12,9 +12,16 @@ use crate::partition::Partition;
 ///
 /// Weights count once however many nodes use them, and also where a node that is computed from
 /// constants stands between; inputs and outputs are those of the block, not of its nodes.
-pub fn block_cost(graph: &Graph, types: &Types, partition: &Partition, block: usize) -> (Cost, bool) {
-    let (Some(nodes), Some(node)) = (partition.nodes.get(block), partition.graph.blocks.get(block))
-    else {
+pub fn block_cost(
+    graph: &Graph,
+    types: &Types,
+    partition: &Partition,
+    block: usize,
+) -> (Cost, bool) {
+    let (Some(nodes), Some(node)) = (
+        partition.nodes.get(block),
+        partition.graph.blocks.get(block),
+    ) else {
         return (Cost::default(), false);
     };
     let mut cost = Cost::default();
@@ -33,7 +40,10 @@ pub fn block_cost(graph: &Graph, types: &Types, partition: &Partition, block: us
         }
         if let Some(weight) = graph.weight(value) {
             cost.weight_bytes = cost.weight_bytes.saturating_add(weight.byte_len() as u64);
-            if weight.tensor_type().is_some_and(|t| t.dtype != tessera_core::DType::I64) {
+            if weight
+                .tensor_type()
+                .is_some_and(|t| t.dtype != tessera_core::DType::I64)
+            {
                 cost.parameters = cost.parameters.saturating_add(weight.count() as u64);
             }
         }

@@ -58,7 +58,11 @@ impl BlockGraph {
     /// The blocks of the trunk and the heads of exits, each hash once, in order of first use.
     pub fn distinct_blocks(&self) -> Vec<ContentHash> {
         let mut seen = std::collections::HashSet::new();
-        self.blocks.iter().map(|node| node.block).filter(|hash| seen.insert(*hash)).collect()
+        self.blocks
+            .iter()
+            .map(|node| node.block)
+            .filter(|hash| seen.insert(*hash))
+            .collect()
     }
 
     /// The exit whose head this block is.
@@ -66,19 +70,35 @@ impl BlockGraph {
         self.exits.iter().find(|exit| exit.head == block)
     }
 
+    /// The type of the tensor that comes from `source`.
+    pub fn source_type(&self, source: Source) -> Option<&TensorType> {
+        let port = match source {
+            Source::Input(index) => self.inputs.get(index)?,
+            Source::Block { block, output } => self.blocks.get(block)?.outputs.get(output)?,
+        };
+        Some(&port.tensor_type)
+    }
+
     /// Whether every source refers to an earlier block or to an input that exists.
     pub fn is_sound(&self) -> bool {
         let exists = |source: &Source, before: usize| match *source {
             Source::Input(index) => index < self.inputs.len(),
             Source::Block { block, output } => {
-                block < before && self.blocks.get(block).is_some_and(|b| output < b.outputs.len())
+                block < before
+                    && self
+                        .blocks
+                        .get(block)
+                        .is_some_and(|b| output < b.outputs.len())
             }
         };
         self.blocks
             .iter()
             .enumerate()
             .all(|(index, node)| node.inputs.iter().all(|source| exists(source, index)))
-            && self.outputs.iter().all(|(_, source)| exists(source, self.blocks.len()))
+            && self
+                .outputs
+                .iter()
+                .all(|(_, source)| exists(source, self.blocks.len()))
             && self.exits.iter().all(|exit| {
                 exit.head < self.blocks.len()
                     && exit.after.is_none_or(|after| after < self.blocks.len())

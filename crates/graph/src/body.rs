@@ -31,12 +31,17 @@ pub(crate) fn normalise(
 /// Replaces `@k` by `names[k]` in the bodies among `attributes`.
 pub(crate) fn restore_captures(attributes: &mut [AttributeProto], names: &[String]) {
     fn restore(name: &mut String, names: &[String]) {
-        let index = name.strip_prefix('@').and_then(|digits| digits.parse::<usize>().ok());
+        let index = name
+            .strip_prefix('@')
+            .and_then(|digits| digits.parse::<usize>().ok());
         if let Some(actual) = index.and_then(|index| names.get(index)) {
             actual.clone_into(name);
         }
     }
-    for graph in attributes.iter_mut().flat_map(|a| a.g.iter_mut().chain(&mut a.graphs)) {
+    for graph in attributes
+        .iter_mut()
+        .flat_map(|a| a.g.iter_mut().chain(&mut a.graphs))
+    {
         for node in &mut graph.node {
             node.input.iter_mut().for_each(|name| restore(name, names));
             restore_captures(&mut node.attribute, names);
@@ -50,7 +55,10 @@ pub(crate) fn restore_captures(attributes: &mut [AttributeProto], names: &[Strin
 }
 
 /// Every operator in the bodies among `attributes`.
-pub(crate) fn operators_within<'a>(attributes: &'a [AttributeProto], found: &mut Vec<(&'a str, &'a str)>) {
+pub(crate) fn operators_within<'a>(
+    attributes: &'a [AttributeProto],
+    found: &mut Vec<(&'a str, &'a str)>,
+) {
     for graph in attributes.iter().flat_map(|a| a.g.iter().chain(&a.graphs)) {
         for node in &graph.node {
             found.push((canonical_domain(node.domain()), node.op_type()));
@@ -97,7 +105,11 @@ impl<'a> Body<'a> {
     ) -> Result<Self> {
         let mut producer = HashMap::new();
         let mut defined = std::collections::HashSet::new();
-        let twice = |name: &str| Err(Error::invalid(format!("tensor \"{name}\" is defined twice in a body")));
+        let twice = |name: &str| {
+            Err(Error::invalid(format!(
+                "tensor \"{name}\" is defined twice in a body"
+            )))
+        };
         for (index, node) in graph.node.iter().enumerate() {
             for output in node.output.iter().filter(|name| !name.is_empty()) {
                 if !defined.insert(output.clone()) {
@@ -115,7 +127,8 @@ impl<'a> Body<'a> {
             initializers.insert(name, tensor);
         }
         for input in &graph.input {
-            if !initializers.contains_key(input.name()) && !defined.insert(input.name().to_owned()) {
+            if !initializers.contains_key(input.name()) && !defined.insert(input.name().to_owned())
+            {
                 return twice(input.name());
             }
         }
@@ -171,8 +184,12 @@ impl<'a> Body<'a> {
             Leave(usize),
         }
         let mut entered = std::collections::HashSet::new();
-        let mut steps: Vec<Step> =
-            self.producer.get(name).map(|&node| Step::Enter(node)).into_iter().collect();
+        let mut steps: Vec<Step> = self
+            .producer
+            .get(name)
+            .map(|&node| Step::Enter(node))
+            .into_iter()
+            .collect();
         while let Some(step) = steps.pop() {
             match step {
                 Step::Enter(index) => {
@@ -190,7 +207,9 @@ impl<'a> Body<'a> {
                     steps.push(Step::Leave(index));
                     let mut needed: Vec<String> = node.input.clone();
                     free_names(&node.attribute, &mut needed);
-                    let producers = needed.iter().filter_map(|name| self.producer.get(name).copied());
+                    let producers = needed
+                        .iter()
+                        .filter_map(|name| self.producer.get(name).copied());
                     let producers: Vec<usize> = producers.collect();
                     steps.extend(producers.into_iter().rev().map(Step::Enter));
                 }
@@ -206,8 +225,13 @@ impl<'a> Body<'a> {
     }
 
     fn is_written(&self, index: usize) -> bool {
-        let mut outputs = self.graph.node[index].output.iter().filter(|name| !name.is_empty());
-        outputs.next().is_some_and(|name| self.names.contains_key(name))
+        let mut outputs = self.graph.node[index]
+            .output
+            .iter()
+            .filter(|name| !name.is_empty());
+        outputs
+            .next()
+            .is_some_and(|name| self.names.contains_key(name))
     }
 
     fn write_node(&mut self, index: usize, outer: &mut dyn FnMut(&str) -> String) -> Result<()> {
@@ -220,7 +244,11 @@ impl<'a> Body<'a> {
             .map_err(|error| error.within(format!("node \"{}\" in a body", node.name())))?;
         let mut inputs = Vec::with_capacity(node.input.len());
         for name in &node.input {
-            inputs.push(if name.is_empty() { String::new() } else { self.name_of(name, outer)? });
+            inputs.push(if name.is_empty() {
+                String::new()
+            } else {
+                self.name_of(name, outer)?
+            });
         }
         node.attribute.sort_by(|a, b| a.name().cmp(b.name()));
         let (depth, opsets) = (self.depth + 1, self.opsets);
@@ -244,7 +272,13 @@ impl<'a> Body<'a> {
         let outputs = node
             .output
             .iter()
-            .map(|name| if name.is_empty() { String::new() } else { self.local(name.clone()) })
+            .map(|name| {
+                if name.is_empty() {
+                    String::new()
+                } else {
+                    self.local(name.clone())
+                }
+            })
             .collect();
         self.written.node.push(NodeProto {
             input: inputs,
@@ -272,7 +306,9 @@ impl<'a> Body<'a> {
             return Ok(new);
         }
         if self.producer.contains_key(name) {
-            return Err(Error::invalid(format!("tensor \"{name}\" in a body is part of a cycle")));
+            return Err(Error::invalid(format!(
+                "tensor \"{name}\" in a body is part of a cycle"
+            )));
         }
         Ok(outer(name))
     }
@@ -294,19 +330,27 @@ fn free_names(attributes: &[AttributeProto], found: &mut Vec<String>) {
             .chain(graph.input.iter().map(|input| input.name()))
             .chain(graph.initializer.iter().map(|tensor| tensor.name()))
             .collect();
-        found.extend(inner.into_iter().filter(|name| !local.contains(name.as_str())));
+        found.extend(
+            inner
+                .into_iter()
+                .filter(|name| !local.contains(name.as_str())),
+        );
     }
 }
 
 /// Drops the names of symbolic dimensions, which are names like any other.
 fn forget_dimension_names(declared: &mut Option<TypeProto>) {
-    let Some(type_proto::Value::TensorType(tensor)) =
-        declared.as_mut().and_then(|declared| declared.value.as_mut())
+    let Some(type_proto::Value::TensorType(tensor)) = declared
+        .as_mut()
+        .and_then(|declared| declared.value.as_mut())
     else {
         return;
     };
     for dim in tensor.shape.iter_mut().flat_map(|shape| &mut shape.dim) {
-        if matches!(dim.value, Some(tensor_shape_proto::dimension::Value::DimParam(_))) {
+        if matches!(
+            dim.value,
+            Some(tensor_shape_proto::dimension::Value::DimParam(_))
+        ) {
             dim.value = None;
         }
     }

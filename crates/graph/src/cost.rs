@@ -11,7 +11,7 @@ use serde::Serialize;
 use tessera_core::{DType, Dim, element_count};
 
 use crate::infer::{self, Fact, Operator, Types};
-use crate::model::{Graph, NodeId, Weight};
+use crate::model::{Graph, NodeId, ValueId, Weight};
 use crate::onnx::{AttributeProto, TensorProto, tensors};
 
 /// Operations per element of a batch normalisation: scale and shift, the statistics are folded.
@@ -41,7 +41,9 @@ pub struct Cost {
 impl Cost {
     /// The memory that it takes: inputs, weights and outputs.
     pub fn memory_bytes(&self) -> u64 {
-        self.input_bytes.saturating_add(self.weight_bytes).saturating_add(self.output_bytes)
+        self.input_bytes
+            .saturating_add(self.weight_bytes)
+            .saturating_add(self.output_bytes)
     }
 
     /// Both together.
@@ -90,7 +92,7 @@ pub fn node_cost(graph: &Graph, types: &Types, node: NodeId) -> NodeCost {
     let node = graph.node(node);
     let mut cost = Cost::default();
     let mut meter = Meter { known: true };
-    let fact = |id: crate::ValueId| types.facts().get(id.index()).cloned().unwrap_or_default();
+    let fact = |id: ValueId| types.facts().get(id.index()).cloned().unwrap_or_default();
     let mut seen = HashSet::new();
     for id in node.uses().filter(|id| seen.insert(*id)) {
         match graph.weight(id) {
@@ -107,8 +109,11 @@ pub fn node_cost(graph: &Graph, types: &Types, node: NodeId) -> NodeCost {
     body_weights(&node.attributes, &mut cost);
     let scope = infer::scope_of(graph, node, types.facts());
     let operator = Operator::of_node(node, types.facts(), &scope);
-    let outputs: Vec<Fact> =
-        node.outputs.iter().map(|id| id.map(fact).unwrap_or_default()).collect();
+    let outputs: Vec<Fact> = node
+        .outputs
+        .iter()
+        .map(|id| id.map(fact).unwrap_or_default())
+        .collect();
     cost.flops = flops(&operator, &outputs, &mut meter);
     NodeCost {
         cost,
@@ -135,7 +140,9 @@ impl Meter {
 
     fn count(&mut self, dims: Option<&[Dim]>) -> u64 {
         match dims {
-            Some(dims) => dims.iter().fold(1, |count: u64, dim| count.saturating_mul(self.size(dim))),
+            Some(dims) => dims
+                .iter()
+                .fold(1, |count: u64, dim| count.saturating_mul(self.size(dim))),
             None => {
                 self.known = false;
                 1
@@ -157,7 +164,9 @@ impl Meter {
         };
         let count = self.count(tensor.dims.as_deref());
         // Strings have no size that is known before they are.
-        count.saturating_mul(size(tensor.dtype.bits().unwrap_or(0))).div_ceil(8)
+        count
+            .saturating_mul(size(tensor.dtype.bits().unwrap_or(0)))
+            .div_ceil(8)
     }
 }
 
@@ -172,7 +181,9 @@ fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
         meter.count(moved).saturating_mul(meter.count(each))
     };
     let attention = |meter: &mut Meter, keys: Option<&[Dim]>| {
-        let both = meter.count(operator.dims(0)).saturating_add(meter.count(output));
+        let both = meter
+            .count(operator.dims(0))
+            .saturating_add(meter.count(output));
         both.saturating_mul(meter.from_end(keys, 2))
     };
     match (operator.domain, operator.op_type) {
@@ -184,23 +195,42 @@ fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
             convolution(meter, operator.dims(0), 1)
         }
         (_, "Gemm" | "FusedGemm" | "QGemm") => {
-            let place = if operator.integer("transA", 0) != 0 { 2 } else { 1 };
-            meter.count(output).saturating_mul(meter.from_end(operator.dims(0), place))
+            let place = if operator.integer("transA", 0) != 0 {
+                2
+            } else {
+                1
+            };
+            meter
+                .count(output)
+                .saturating_mul(meter.from_end(operator.dims(0), place))
         }
         ("", "MatMul" | "MatMulInteger" | "QLinearMatMul")
         | (
             "com.microsoft",
-            "DynamicQuantizeMatMul" | "GemmFastGelu" | "MatMulBnb4" | "MatMulFpQ4"
-            | "MatMulInteger16" | "MatMulIntegerToFloat" | "MatMulNBits" | "FusedMatMul"
-            | "FusedMatMulActivation" | "TransposeMatMul",
+            "DynamicQuantizeMatMul"
+            | "GemmFastGelu"
+            | "MatMulBnb4"
+            | "MatMulFpQ4"
+            | "MatMulInteger16"
+            | "MatMulIntegerToFloat"
+            | "MatMulNBits"
+            | "FusedMatMul"
+            | "FusedMatMulActivation"
+            | "TransposeMatMul",
         ) => {
-            let place = if operator.integer("transA", 0) != 0 { 2 } else { 1 };
-            meter.count(output).saturating_mul(meter.from_end(operator.dims(0), place))
+            let place = if operator.integer("transA", 0) != 0 {
+                2
+            } else {
+                1
+            };
+            meter
+                .count(output)
+                .saturating_mul(meter.from_end(operator.dims(0), place))
         }
         ("", "Einsum") => match infer::einsum_letters(operator) {
-            Some((letters, _)) => {
-                letters.values().fold(1, |count: u64, dim| count.saturating_mul(meter.size(dim)))
-            }
+            Some((letters, _)) => letters
+                .values()
+                .fold(1, |count: u64, dim| count.saturating_mul(meter.size(dim))),
             None => {
                 meter.known = false;
                 meter.count(output)
@@ -208,23 +238,29 @@ fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
         },
         (_, "LSTM" | "GRU" | "RNN" | "DynamicQuantizeLSTM") => {
             let steps = meter.count(operator.dims(0).and_then(|dims| dims.get(..2)));
-            let weights = meter.count(operator.dims(1)).saturating_add(meter.count(operator.dims(2)));
+            let weights = meter
+                .count(operator.dims(1))
+                .saturating_add(meter.count(operator.dims(2)));
             steps.saturating_mul(weights)
         }
         ("", "Attention") => attention(meter, operator.dims(1)),
         ("com.microsoft", "MultiHeadAttention" | "GroupQueryAttention") => {
-            let keys = operator.dims(1).or(operator.dims(0).and_then(|dims| dims.get(..3)));
+            let keys = operator
+                .dims(1)
+                .or(operator.dims(0).and_then(|dims| dims.get(..3)));
             attention(meter, keys)
         }
         ("com.microsoft", "Attention" | "QAttention") => {
             let columns = meter.from_end(operator.dims(1), 1);
             let projected = meter.count(operator.dims(0)).saturating_mul(columns);
-            let compared = meter.count(output).saturating_mul(meter.from_end(operator.dims(0), 2));
+            let compared = meter
+                .count(output)
+                .saturating_mul(meter.from_end(operator.dims(0), 2));
             projected.saturating_add(compared.saturating_mul(2))
         }
-        ("", "BatchNormalization") => {
-            meter.count(operator.dims(0)).saturating_mul(BATCH_NORMALISATION)
-        }
+        ("", "BatchNormalization") => meter
+            .count(operator.dims(0))
+            .saturating_mul(BATCH_NORMALISATION),
         ("", "GroupNormalization" | "InstanceNormalization" | "LayerNormalization")
         | ("", "MeanVarianceNormalization" | "RMSNormalization" | "SimplifiedLayerNormalization")
         | ("com.microsoft", "GroupNorm" | "SkipGroupNorm" | "SkipLayerNormalization")
@@ -260,20 +296,31 @@ fn body_flops(operator: &Operator<'_>, meter: &mut Meter) -> u64 {
 
 /// Adds the weights that lie in the bodies among `attributes`.
 fn body_weights(attributes: &[AttributeProto], cost: &mut Cost) {
-    let mut add = |tensor: &TensorProto, cost: &mut Cost| {
+    let add = |tensor: &TensorProto, cost: &mut Cost| {
         let Ok((dtype, shape)) = tensors::dtype_and_shape(tensor) else {
             return;
         };
         let count = element_count(&shape).unwrap_or(0);
-        cost.add_weight(Some(dtype), size(count), size(dtype.bytes(count).unwrap_or(0)));
+        cost.add_weight(
+            Some(dtype),
+            size(count),
+            size(dtype.bytes(count).unwrap_or(0)),
+        );
     };
-    for graph in attributes.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs)) {
+    for graph in attributes
+        .iter()
+        .flat_map(|each| each.g.iter().chain(&each.graphs))
+    {
         for tensor in &graph.initializer {
             add(tensor, cost);
         }
         for node in &graph.node {
             if node.op_type() == "Constant" {
-                for tensor in node.attribute.iter().filter_map(|attribute| attribute.t.as_ref()) {
+                for tensor in node
+                    .attribute
+                    .iter()
+                    .filter_map(|attribute| attribute.t.as_ref())
+                {
                     add(tensor, cost);
                 }
             }
@@ -303,7 +350,9 @@ fn elements(weight: &Weight) -> u64 {
         Weight::Dense { .. } | Weight::Strings { .. } => size(weight.count()),
         Weight::Sparse(sparse) => {
             let sizes = sparse.values.iter().flat_map(|values| &values.dims);
-            sizes.fold(1, |count: u64, &dim| count.saturating_mul(u64::try_from(dim).unwrap_or(0)))
+            sizes.fold(1, |count: u64, &dim| {
+                count.saturating_mul(u64::try_from(dim).unwrap_or(0))
+            })
         }
     }
 }
@@ -403,8 +452,10 @@ mod tests {
         let mut builder = GraphBuilder::new("if");
         builder.input("x", DType::F32, [2, 3]);
         let condition = builder.input("condition", DType::Bool, [1]);
-        let branches =
-            [body_attribute("then_branch", branch(4)), body_attribute("else_branch", branch(5))];
+        let branches = [
+            body_attribute("then_branch", branch(4)),
+            body_attribute("else_branch", branch(5)),
+        ];
         let y = builder.node("If", &[&condition], branches);
         builder.output(&y);
         let cost = last_cost(builder).cost;

@@ -21,11 +21,16 @@ fn table() -> &'static HashMap<(&'static str, &'static str), Versions> {
         let mut parsed = HashMap::new();
         for line in TABLE.lines() {
             let mut words = line.split(' ');
-            let (Some(domain), Some(op)) = (words.next(), words.next()) else { continue };
+            let (Some(domain), Some(op)) = (words.next(), words.next()) else {
+                continue;
+            };
             let versions = words
                 .filter_map(|word| {
                     let removed = word.ends_with('x');
-                    word.trim_end_matches('x').parse().ok().map(|version| (version, removed))
+                    word.trim_end_matches('x')
+                        .parse()
+                        .ok()
+                        .map(|version| (version, removed))
                 })
                 .collect();
             parsed.insert((canonical_domain(domain), op), versions);
@@ -43,7 +48,11 @@ pub(crate) fn canonical_domain(domain: &str) -> &str {
 ///
 /// Fails where the operator does not exist at that version.
 pub(crate) fn since_version(domain: &str, op: &str, opset: i64) -> Result<i64> {
-    let shown = if domain.is_empty() { op.to_owned() } else { format!("{domain}.{op}") };
+    let shown = if domain.is_empty() {
+        op.to_owned()
+    } else {
+        format!("{domain}.{op}")
+    };
     let Some(versions) = table().get(&(domain, op)) else {
         if domain.is_empty() && opset > NEWEST {
             return Ok(opset);
@@ -53,7 +62,11 @@ pub(crate) fn since_version(domain: &str, op: &str, opset: i64) -> Result<i64> {
         )));
     };
     match versions.iter().rev().find(|(since, _)| *since <= opset) {
-        Some((since, false)) => Ok(if domain.is_empty() && opset > NEWEST { opset } else { *since }),
+        Some((since, false)) => Ok(if domain.is_empty() && opset > NEWEST {
+            opset
+        } else {
+            *since
+        }),
         Some((since, true)) => Err(Error::invalid(format!(
             "operator {shown} was removed in opset {since}, and the model imports opset {opset}"
         ))),
@@ -77,6 +90,29 @@ pub(crate) fn is_deterministic(domain: &str, op: &str) -> bool {
                 | "Multinomial"
                 | "Bernoulli"
         )
+    )
+}
+
+/// Whether engines commonly fuse this operator of ONNX into the node that makes its input.
+pub(crate) fn is_fused_into_its_input(op: &str) -> bool {
+    matches!(
+        op,
+        "Relu"
+            | "LeakyRelu"
+            | "PRelu"
+            | "Elu"
+            | "Selu"
+            | "Clip"
+            | "Sigmoid"
+            | "HardSigmoid"
+            | "HardSwish"
+            | "Tanh"
+            | "Gelu"
+            | "Mish"
+            | "Softplus"
+            | "BatchNormalization"
+            | "Dropout"
+            | "Identity"
     )
 }
 

@@ -3,7 +3,7 @@
 //! [`partition`] takes any assignment of nodes to parts that leaves the parts acyclic; [`split`] is
 //! the simple case of a chain, cut where the user asks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use tessera_core::{ContentHash, Error, Result, TensorType};
@@ -16,6 +16,7 @@ use crate::cuts::{Cut, CutPoints};
 use crate::exits::{self, Branches, Exit, ExitSpec};
 use crate::infer::Types;
 use crate::model::{Graph, NodeId, ValueId};
+use crate::operators;
 
 /// A model cut into blocks, with the content of the blocks and of their weights.
 #[derive(Clone, Debug)]
@@ -56,7 +57,9 @@ pub fn split(graph: &Graph, types: &Types, how: &Split, exits: &[ExitSpec]) -> R
 /// The cut points of `graph`, with the branches of `exits` left aside.
 pub fn cut_points(graph: &Graph, types: &Types, exits: &[ExitSpec]) -> Result<CutPoints> {
     let branches = exits::branches(graph, exits)?;
-    Ok(CutPoints::find(graph, types, &|id| branches.of_node[id.index()].is_none()))
+    Ok(CutPoints::find(graph, types, &|id| {
+        branches.of_node[id.index()].is_none()
+    }))
 }
 
 /// A graph that is about to be cut into a chain.
@@ -73,15 +76,21 @@ pub(crate) struct Chain<'a> {
 impl<'a> Chain<'a> {
     pub(crate) fn new(graph: &'a Graph, types: &'a Types, exits: &[ExitSpec]) -> Result<Self> {
         let branches = exits::branches(graph, exits)?;
-        let points =
-            CutPoints::find(graph, types, &|id| branches.of_node[id.index()].is_none());
+        let points = CutPoints::find(graph, types, &|id| branches.of_node[id.index()].is_none());
         let mut forced: Vec<usize> = (0..branches.branches.len())
             .flat_map(|branch| hangs_from(graph, &branches, branch))
             .filter_map(|value| points.cuts.iter().position(|cut| cut.tensor == value))
             .collect();
         forced.sort_unstable();
         forced.dedup();
-        Ok(Self { graph, types, hashes: WeightHashes::of(graph), branches, points, forced })
+        Ok(Self {
+            graph,
+            types,
+            hashes: WeightHashes::of(graph),
+            branches,
+            points,
+            forced,
+        })
     }
 
     fn split(&self, how: &Split) -> Result<Partition> {
@@ -91,7 +100,12 @@ impl<'a> Chain<'a> {
                 .iter()
                 .map(|name| {
                     let cut = self.points.named(self.graph, name)?;
-                    Ok(self.points.cuts.iter().position(|known| *known == cut).unwrap_or(0))
+                    Ok(self
+                        .points
+                        .cuts
+                        .iter()
+                        .position(|known| *known == cut)
+                        .unwrap_or(0))
                 })
                 .collect::<Result<_>>()?,
             Split::Blocks(count) => self.balanced(*count)?,
@@ -119,28 +133,64 @@ impl<'a> Chain<'a> {
                 needed + 1
             )));
         }
-        let costs = self.segment_costs();
-        // Segment `k + 1` starts at cut point `k`.
-        let forced: Vec<usize> = self.forced.iter().map(|cut| cut + 1).collect();
+        // Engines fuse an activation into what it follows: a cut between the two costs a pass over
+        // the tensor on either side. Where there are enough other places, those are not cut at.
+        let mut places: Vec<usize> = (0..self.points.cuts.len())
+            .filter(|index| {
+                self.forced.contains(index) || !self.tears_apart(self.points.cuts[*index])
+            })
+            .collect();
+        if places.len() + 1 < count {
+            places = (0..self.points.cuts.len()).collect();
+        }
+        let costs = self.segment_costs(&places);
+        // Segment `k + 1` starts at place `k`.
+        let forced: Vec<usize> = (0..places.len())
+            .filter(|&place| self.forced.contains(&places[place]))
+            .map(|place| place + 1)
+            .collect();
         let starts = balance(&costs, count, &forced)
             .ok_or_else(|| Error::usage(format!("no way to cut the model into {count} blocks")))?;
-        Ok(starts.into_iter().map(|start| start - 1).collect())
+        Ok(starts.into_iter().map(|start| places[start - 1]).collect())
     }
 
-    fn segment_costs(&self) -> Vec<u64> {
+    /// Whether a cut lies between a node and an operator that engines would fuse into it.
+    fn tears_apart(&self, cut: Cut) -> bool {
+        let mut users = self
+            .graph
+            .consumers(cut.tensor)
+            .iter()
+            .filter(|user| self.branches.of_node[user.index()].is_none());
+        match (users.next(), users.next()) {
+            (Some(&user), None) => {
+                let node = self.graph.node(user);
+                node.domain.is_empty() && operators::is_fused_into_its_input(&node.op_type)
+            }
+            _ => false,
+        }
+    }
+
+    /// The costs of the segments between these cut points.
+    fn segment_costs(&self, places: &[usize]) -> Vec<u64> {
         let weight = |nodes: &[NodeId]| {
             let cost = |&id: &NodeId| cost::node_cost(self.graph, self.types, id).cost.weight();
             nodes.iter().map(cost).fold(0u64, u64::saturating_add)
         };
         let mut edges = vec![0];
-        edges.extend(self.points.cuts.iter().map(|cut| cut.position));
+        edges.extend(places.iter().map(|&place| self.points.cuts[place].position));
         edges.push(self.points.order.len());
-        edges.windows(2).map(|pair| weight(&self.points.order[pair[0]..pair[1]])).collect()
+        edges
+            .windows(2)
+            .map(|pair| weight(&self.points.order[pair[0]..pair[1]]))
+            .collect()
     }
 
     /// Cuts at these cut points, given by index in order.
     pub(crate) fn cut_at(&self, chosen: &[usize]) -> Result<Partition> {
-        let cuts: Vec<Cut> = chosen.iter().map(|&index| self.points.cuts[index]).collect();
+        let cuts: Vec<Cut> = chosen
+            .iter()
+            .map(|&index| self.points.cuts[index])
+            .collect();
         let mut part_of = vec![None; self.graph.nodes().len()];
         let mut part = 0;
         for (position, id) in self.points.order.iter().enumerate() {
@@ -155,7 +205,13 @@ impl<'a> Chain<'a> {
                 part_of[node] = Some(heads + branch);
             }
         }
-        let parts = Parts { graph: self.graph, types: self.types, hashes: &self.hashes, part_of };
+        let parts = Parts {
+            graph: self.graph,
+            types: self.types,
+            hashes: &self.hashes,
+            part_of,
+            first_head: heads,
+        };
         parts.partition(&self.branches)
     }
 }
@@ -192,7 +248,10 @@ pub fn partition(
     }
     let branches = exits::branches(graph, exits)?;
     let hashes = WeightHashes::of(graph);
-    let first_head = part_of.iter().max().map_or(0, |most| most.saturating_add(1));
+    let first_head = part_of
+        .iter()
+        .max()
+        .map_or(0, |most| most.saturating_add(1));
     let part_of = graph
         .node_ids()
         .map(|id| {
@@ -203,7 +262,14 @@ pub fn partition(
             (!graph.is_constant_node(id)).then_some(part)
         })
         .collect();
-    Parts { graph, types, hashes: &hashes, part_of }.partition(&branches)
+    Parts {
+        graph,
+        types,
+        hashes: &hashes,
+        part_of,
+        first_head,
+    }
+    .partition(&branches)
 }
 
 struct Parts<'a> {
@@ -212,6 +278,8 @@ struct Parts<'a> {
     hashes: &'a WeightHashes,
     /// Per node, its part; `None` for constants.
     part_of: Vec<Option<usize>>,
+    /// Parts from here on are heads of exits.
+    first_head: usize,
 }
 
 impl Parts<'_> {
@@ -250,8 +318,13 @@ impl Parts<'_> {
             self.add(&mut made, Some(part), nodes, outputs)?;
         }
         // Outputs that nothing computes: constants that the model hands out.
-        let constants: Vec<ValueId> =
-            self.graph.outputs().iter().copied().filter(|&id| self.graph.is_constant(id)).collect();
+        let constants: Vec<ValueId> = self
+            .graph
+            .outputs()
+            .iter()
+            .copied()
+            .filter(|&id| self.graph.is_constant(id))
+            .collect();
         self.add(&mut made, None, Vec::new(), constants)?;
         self.finish(made, branches)
     }
@@ -261,32 +334,44 @@ impl Parts<'_> {
         let mut numbers: Vec<usize> = self.part_of.iter().flatten().copied().collect();
         numbers.sort_unstable();
         numbers.dedup();
-        let dense: HashMap<usize, u32> =
-            numbers.iter().enumerate().map(|(index, &part)| (part, index as u32)).collect();
-        let mut successors = vec![std::collections::BTreeSet::new(); numbers.len()];
+        let dense: HashMap<usize, u32> = numbers
+            .iter()
+            .enumerate()
+            .map(|(index, &part)| (part, index as u32))
+            .collect();
+        let mut successors = vec![BTreeSet::new(); numbers.len()];
         for id in self.graph.node_ids() {
-            let Some(to) = self.part_of[id.index()] else { continue };
+            let Some(to) = self.part_of[id.index()] else {
+                continue;
+            };
             for value in self.graph.node(id).uses() {
-                let made = self.graph.producer(value).and_then(|node| self.part_of[node.index()]);
+                let made = self
+                    .graph
+                    .producer(value)
+                    .and_then(|node| self.part_of[node.index()]);
                 if let Some(from) = made.filter(|&from| from != to) {
                     successors[dense[&from] as usize].insert(dense[&to]);
                 }
             }
         }
-        // Lower numbers first, so that blocks stand in the order that the caller counts in.
+        // Lower numbers first, so that blocks stand in the order that the caller counts in; but the
+        // head of an exit as soon as it can run, or it would save nothing.
         let mut waiting = vec![0usize; numbers.len()];
         for &next in successors.iter().flatten() {
             waiting[next as usize] += 1;
         }
-        let mut ready: std::collections::BTreeSet<u32> =
-            (0..numbers.len() as u32).filter(|&part| waiting[part as usize] == 0).collect();
+        let turn = |part: u32| (numbers[part as usize] < self.first_head, part);
+        let mut ready: BTreeSet<(bool, u32)> = (0..numbers.len() as u32)
+            .filter(|&part| waiting[part as usize] == 0)
+            .map(turn)
+            .collect();
         let mut order = Vec::with_capacity(numbers.len());
-        while let Some(part) = ready.pop_first() {
+        while let Some((_, part)) = ready.pop_first() {
             order.push(numbers[part as usize]);
             for &next in &successors[part as usize] {
                 waiting[next as usize] -= 1;
                 if waiting[next as usize] == 0 {
-                    ready.insert(next);
+                    ready.insert(turn(next));
                 }
             }
         }
@@ -308,11 +393,17 @@ impl Parts<'_> {
     fn outputs_of(&self, part: usize, nodes: &[NodeId]) -> Vec<ValueId> {
         let leaves = |value: ValueId| {
             self.graph.is_output(value)
-                || self.graph.consumers(value).iter().any(|next| {
-                    self.part_of[next.index()].is_some_and(|other| other != part)
-                })
+                || self
+                    .graph
+                    .consumers(value)
+                    .iter()
+                    .any(|next| self.part_of[next.index()].is_some_and(|other| other != part))
         };
-        nodes.iter().flat_map(|&id| self.graph.node(id).makes()).filter(|&v| leaves(v)).collect()
+        nodes
+            .iter()
+            .flat_map(|&id| self.graph.node(id).makes())
+            .filter(|&v| leaves(v))
+            .collect()
     }
 
     fn add(
@@ -337,12 +428,20 @@ impl Parts<'_> {
         };
         let inputs = extracted.inputs.iter().map(source).collect::<Result<_>>()?;
         let block = made.partition.graph.blocks.len();
-        let ports = extracted.outputs.iter().map(|&id| self.port(id)).collect::<Result<_>>()?;
+        let ports = extracted
+            .outputs
+            .iter()
+            .map(|&id| self.port(id))
+            .collect::<Result<_>>()?;
         for (output, &value) in extracted.outputs.iter().enumerate() {
             made.sources.insert(value, Source::Block { block, output });
         }
         let hash = extracted.block.hash();
-        made.partition.graph.blocks.push(BlockNode { block: hash, inputs, outputs: ports });
+        made.partition.graph.blocks.push(BlockNode {
+            block: hash,
+            inputs,
+            outputs: ports,
+        });
         made.partition.blocks.entry(hash).or_insert(extracted.block);
         made.partition.weights.extend(extracted.weights);
         made.partition.nodes.push(nodes);
@@ -362,10 +461,13 @@ impl Parts<'_> {
             let Source::Block { block: head, .. } = source else {
                 return Err(Error::usage(format!("exit \"{}\" is an input", port.name)));
             };
-            let from = made.partition.graph.blocks[head].inputs.iter().filter_map(|s| match s {
-                Source::Block { block, .. } => Some(*block),
-                Source::Input(_) => None,
-            });
+            let from = made.partition.graph.blocks[head]
+                .inputs
+                .iter()
+                .filter_map(|s| match s {
+                    Source::Block { block, .. } => Some(*block),
+                    Source::Input(_) => None,
+                });
             let after = from.max();
             made.partition.graph.exits.push(Exit {
                 output: branch.spec.output.clone(),

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod compare;
 mod load;
 mod measure;

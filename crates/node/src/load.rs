@@ -1,13 +1,15 @@
 //! Loads the blocks of models, each block once however many models use it.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
-use tessera_core::{ContentHash, Result};
+use tessera_core::{ContentHash, Result, TensorType};
 use tessera_engine::{Engine, LoadOptions, Session};
 use tessera_graph::BlockGraph;
 
 use crate::ProgramSource;
+use crate::buffers::BufferPool;
 
 /// A block that is loaded; whoever runs it holds the lock.
 pub(crate) type LoadedBlock = Arc<Mutex<Box<dyn Session>>>;
@@ -16,13 +18,20 @@ pub(crate) type LoadedBlock = Arc<Mutex<Box<dyn Session>>>;
 pub struct Loader {
     engine: Arc<dyn Engine>,
     options: LoadOptions,
-    loaded: Mutex<HashMap<ContentHash, Weak<Mutex<Box<dyn Session>>>>>,
+    loaded: Mutex<HashMap<LoadKey, Weak<Mutex<Box<dyn Session>>>>>,
 }
+
+/// A block, and the types of its inputs: a session is made for them.
+type LoadKey = (ContentHash, Option<Vec<TensorType>>);
 
 impl Loader {
     /// A loader for this engine.
     pub fn new(engine: Arc<dyn Engine>, options: LoadOptions) -> Self {
-        Self { engine, options, loaded: Mutex::new(HashMap::new()) }
+        Self {
+            engine,
+            options,
+            loaded: Mutex::new(HashMap::new()),
+        }
     }
 
     /// The engine.
@@ -40,20 +49,39 @@ impl Loader {
         let blocks = graph
             .blocks
             .iter()
-            .map(|node| self.block(node.block, source))
+            .map(|node| {
+                let types = node
+                    .inputs
+                    .iter()
+                    .map(|&source| graph.source_type(source).cloned());
+                self.block(node.block, types.collect(), source)
+            })
             .collect::<Result<Vec<_>>>()?;
         Ok(LoadedModel::new(graph.clone(), blocks))
     }
 
-    fn block(&self, hash: ContentHash, source: &dyn ProgramSource) -> Result<LoadedBlock> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(known) = loaded.get(&hash).and_then(Weak::upgrade) {
+    fn block(
+        &self,
+        hash: ContentHash,
+        inputs: Option<Vec<TensorType>>,
+        source: &dyn ProgramSource,
+    ) -> Result<LoadedBlock> {
+        let key = (hash, inputs);
+        let mut loaded = self
+            .loaded
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(known) = loaded.get(&key).and_then(Weak::upgrade) {
             return Ok(known);
         }
-        let session = self.engine.load(&source.program(hash)?, &self.options)?;
+        let mut program = source.program(hash)?;
+        if let Some(inputs) = &key.1 {
+            program = program.with_input_types(inputs)?;
+        }
+        let session = self.engine.load(&program, &self.options)?;
         let block = Arc::new(Mutex::new(session));
         loaded.retain(|_, known| known.strong_count() > 0);
-        loaded.insert(hash, Arc::downgrade(&block));
+        loaded.insert(key, Arc::downgrade(&block));
         Ok(block)
     }
 }
@@ -64,19 +92,36 @@ pub struct LoadedModel {
     pub(crate) blocks: Vec<LoadedBlock>,
     /// Per block, how many later blocks and outputs use each of its outputs.
     pub(crate) uses: Vec<Vec<usize>>,
+    /// Per block, whether a run has shown that its outputs have the shapes that were inferred.
+    pub(crate) confirmed: Vec<AtomicBool>,
+    pub(crate) buffers: Arc<BufferPool>,
 }
 
 impl LoadedModel {
     fn new(graph: BlockGraph, blocks: Vec<LoadedBlock>) -> Self {
-        let mut uses: Vec<Vec<usize>> =
-            graph.blocks.iter().map(|node| vec![0; node.outputs.len()]).collect();
+        let mut uses: Vec<Vec<usize>> = graph
+            .blocks
+            .iter()
+            .map(|node| vec![0; node.outputs.len()])
+            .collect();
         let sources = graph.blocks.iter().flat_map(|node| &node.inputs);
         for source in sources.chain(graph.outputs.iter().map(|(_, source)| source)) {
             if let tessera_graph::Source::Block { block, output } = *source {
                 uses[block][output] += 1;
             }
         }
-        Self { graph, blocks, uses }
+        let confirmed = graph
+            .blocks
+            .iter()
+            .map(|_| AtomicBool::new(false))
+            .collect();
+        Self {
+            graph,
+            blocks,
+            uses,
+            confirmed,
+            buffers: Arc::default(),
+        }
     }
 
     /// How the blocks hang together.

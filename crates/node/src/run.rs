@@ -1,9 +1,10 @@
 //! Runs a loaded model: block by block, out at the first exit that is certain enough.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tessera_core::{Error, Result, Tensor, display_shape};
+use tessera_core::{DType, Error, Result, Tensor, TensorMut, display_shape};
 use tessera_graph::{Exit, Source, normalised_entropy};
 
 use crate::LoadedModel;
@@ -66,7 +67,9 @@ impl LoadedModel {
             }
             let dims = expected.dims.iter().flatten();
             for (dim, &size) in dims.zip(tensor.shape()) {
-                let tessera_core::Dim::Symbol(symbol) = dim else { continue };
+                let tessera_core::Dim::Symbol(symbol) = dim else {
+                    continue;
+                };
                 let (known, first) = *sizes.entry(symbol).or_insert((size, &port.name));
                 if known != size {
                     return Err(Error::invalid(format!(
@@ -77,6 +80,35 @@ impl LoadedModel {
             }
         }
         Ok(())
+    }
+
+    /// Memory for the outputs of a block whose shapes are known for sure.
+    fn bind(&self, block: usize, in_place: bool) -> Result<Vec<Option<TensorMut>>> {
+        let outputs = self.graph.blocks[block].outputs.iter();
+        if !in_place || !self.confirmed[block].load(Ordering::Relaxed) {
+            return Ok(outputs.map(|_| None).collect());
+        }
+        outputs
+            .map(|port| {
+                let dtype = port.tensor_type.dtype;
+                let shape = port.tensor_type.shape().filter(|_| dtype != DType::String);
+                shape
+                    .map(|shape| self.buffers.tensor(dtype, &shape))
+                    .transpose()
+            })
+            .collect()
+    }
+
+    /// Notes whether a block's outputs have the shapes that were inferred.
+    fn confirm(&self, block: usize, outputs: &[Tensor]) {
+        let expected = self.graph.blocks[block]
+            .outputs
+            .iter()
+            .map(|port| port.tensor_type.shape());
+        let agree = expected
+            .zip(outputs)
+            .all(|(expected, found)| expected.is_none_or(|expected| expected == found.shape()));
+        self.confirmed[block].store(agree, Ordering::Relaxed);
     }
 
     /// Runs the model.
@@ -97,12 +129,15 @@ impl LoadedModel {
                 .iter()
                 .map(|&source| take(inputs, &mut values, &mut left, source))
                 .collect::<Result<Vec<Tensor>>>()?;
-            let mut session =
-                self.blocks[index].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut session = self.blocks[index]
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
             let start = Instant::now();
-            let outputs = session.run(&given, node.outputs.iter().map(|_| None).collect())?;
+            let bound = self.bind(index, session.computes_in_place())?;
+            let outputs = session.run(&given, bound)?;
             times[index] = Some(start.elapsed());
             drop(session);
+            self.confirm(index, &outputs);
             if let Some(exit) = exit {
                 let scores = outputs.into_iter().next().ok_or_else(|| {
                     Error::engine(format!("exit \"{}\" gave no scores", exit.output))
@@ -115,7 +150,12 @@ impl LoadedModel {
                         entropy,
                     };
                     let outputs = vec![(exit.output.clone(), scores)];
-                    return Ok(RunResult { outputs, exits, exit: Some(taken), times });
+                    return Ok(RunResult {
+                        outputs,
+                        exits,
+                        exit: Some(taken),
+                        times,
+                    });
                 }
                 exits.push((exit.output.clone(), scores));
                 values.push(vec![None; node.outputs.len()]);
@@ -128,10 +168,18 @@ impl LoadedModel {
             .outputs
             .iter()
             .map(|(port, source)| {
-                Ok((port.name.clone(), take(inputs, &mut values, &mut left, *source)?))
+                Ok((
+                    port.name.clone(),
+                    take(inputs, &mut values, &mut left, *source)?,
+                ))
             })
             .collect::<Result<_>>()?;
-        Ok(RunResult { outputs, exits, exit: None, times })
+        Ok(RunResult {
+            outputs,
+            exits,
+            exit: None,
+            times,
+        })
     }
 }
 
@@ -146,10 +194,17 @@ fn take(
     match source {
         Source::Input(index) => inputs.get(index).cloned().ok_or_else(missing),
         Source::Block { block, output } => {
-            let slot = values.get_mut(block).and_then(|outputs| outputs.get_mut(output));
+            let slot = values
+                .get_mut(block)
+                .and_then(|outputs| outputs.get_mut(output));
             let (slot, left) = (slot.ok_or_else(missing)?, &mut left[block][output]);
             *left = left.saturating_sub(1);
-            if *left == 0 { slot.take() } else { slot.clone() }.ok_or_else(missing)
+            if *left == 0 {
+                slot.take()
+            } else {
+                slot.clone()
+            }
+            .ok_or_else(missing)
         }
     }
 }
@@ -157,9 +212,15 @@ fn take(
 /// The normalised entropy of the least certain sample of a batch.
 fn highest_entropy(exit: &Exit, scores: &Tensor) -> Result<f64> {
     let values = scores.to_f64().ok_or_else(|| {
-        Error::unsupported(format!("exit \"{}\" has scores of {}", exit.output, scores.dtype()))
+        Error::unsupported(format!(
+            "exit \"{}\" has scores of {}",
+            exit.output,
+            scores.dtype()
+        ))
     })?;
     let classes = scores.shape().last().copied().unwrap_or(1).max(1);
-    let entropies = values.chunks(classes).map(|sample| normalised_entropy(sample, exit.scores));
+    let entropies = values
+        .chunks(classes)
+        .map(|sample| normalised_entropy(sample, exit.scores));
     Ok(entropies.fold(0.0, f64::max))
 }

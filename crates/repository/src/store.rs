@@ -44,11 +44,17 @@ impl Repository {
                 )));
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Error::not_found(format!("{}: no repository there", root.display())));
+                return Err(Error::not_found(format!(
+                    "{}: no repository there",
+                    root.display()
+                )));
             }
             Err(error) => return Err(io(&path, &error)),
         }
-        Ok(Self { root: root.to_path_buf(), mapped: Mutex::new(HashMap::new()) })
+        Ok(Self {
+            root: root.to_path_buf(),
+            mapped: Mutex::new(HashMap::new()),
+        })
     }
 
     /// Opens the repository at `root`, and makes it first where there is none.
@@ -90,7 +96,11 @@ impl Repository {
         let hash = ContentHash::of(&record);
         files::put(&self.root, Kind::Model, hash, &record)?;
         // Last of all the name: who sees it finds everything behind it.
-        files::write_whole(&self.root, &self.name_path(name), format!("{hash}\n").as_bytes())?;
+        files::write_whole(
+            &self.root,
+            &self.name_path(name),
+            format!("{hash}\n").as_bytes(),
+        )?;
         Ok(hash)
     }
 
@@ -109,8 +119,13 @@ impl Repository {
     pub fn models(&self) -> Result<Vec<ModelEntry>> {
         let mut entries = Vec::new();
         for path in files::read_folder(&self.root.join("names"))? {
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-            entries.push(ModelEntry { name: name.to_owned(), hash: self.model_hash(name)? });
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+                continue;
+            };
+            entries.push(ModelEntry {
+                name: name.to_owned(),
+                hash: self.model_hash(name)?,
+            });
         }
         Ok(entries)
     }
@@ -118,7 +133,8 @@ impl Repository {
     /// The graph of blocks of the model of this name.
     pub fn model(&self, name: &str) -> Result<BlockGraph> {
         check_name(name)?;
-        self.graph(self.model_hash(name)?).map_err(|error| error.within(format!("model \"{name}\"")))
+        self.graph(self.model_hash(name)?)
+            .map_err(|error| error.within(format!("model \"{name}\"")))
     }
 
     /// The graph of blocks of this hash.
@@ -142,7 +158,10 @@ impl Repository {
             _ => io(&path, &error),
         })?;
         text.trim().parse().map_err(|_| {
-            Error::corrupt(format!("{}: expected the hash of a model in it", path.display()))
+            Error::corrupt(format!(
+                "{}: expected the hash of a model in it",
+                path.display()
+            ))
         })
     }
 
@@ -152,7 +171,11 @@ impl Repository {
             .iter()
             .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
             .collect();
-        let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
+        let known = if known.is_empty() {
+            "nothing".to_owned()
+        } else {
+            known.join(", ")
+        };
         Error::not_found(format!(
             "no model \"{name}\" in {}, which has {known}",
             self.root.display()
@@ -165,7 +188,8 @@ impl Repository {
 
     fn lock_to_write(&self) -> Result<File> {
         let file = files::lock_file(&self.root)?;
-        file.lock_shared().map_err(|error| io(&self.root.join("lock"), &error))?;
+        file.lock_shared()
+            .map_err(|error| io(&self.root.join("lock"), &error))?;
         Ok(file)
     }
 }
@@ -174,7 +198,9 @@ impl Repository {
 fn check_name(name: &str) -> Result<()> {
     let fits = (1..=128).contains(&name.len())
         && !name.starts_with('.')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@+".contains(c));
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.@+".contains(c));
     if fits {
         return Ok(());
     }

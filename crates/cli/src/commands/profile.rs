@@ -45,8 +45,7 @@ pub(super) fn run(arguments: &Profile) -> Result<()> {
     let shapes = arguments.arguments.shapes()?;
     let model = ModelFile::read(&arguments.model, &shapes, &arguments.arguments.exits()?)?;
     let blocks = model.split(&arguments.split)?;
-    let layers =
-        tessera_graph::split(&model.graph, &model.types, &Split::Every, &model.exits)?;
+    let layers = tessera_graph::split(&model.graph, &model.types, &Split::Every, &model.exits)?;
     let (mut layer_rows, mut block_rows) = (rows(&model, &layers), rows(&model, &blocks));
     let mut engine = None;
     if arguments.runs > 0 {
@@ -81,7 +80,9 @@ pub(super) fn run(arguments: &Profile) -> Result<()> {
     table(&report.blocks, Some(&report.total)).print()?;
     if let Some(engine) = &report.engine {
         let (runs, threads) = (report.runs, report.threads);
-        output::print(&format!("medians of {runs} runs on {engine}, {threads} threads"))?;
+        output::print(&format!(
+            "medians of {runs} runs on {engine}, {threads} threads"
+        ))?;
     }
     if !report.total.exact {
         output::print("open dimensions are counted as 1; fix them with --shape")?;
@@ -157,7 +158,14 @@ fn measure(
 
 fn table(rows: &[Row], total: Option<&Row>) -> Table {
     let mut table = Table::new(&[
-        ">#", "output", ">nodes", ">parameters", ">FLOPs", ">weights", ">memory", ">output bytes",
+        ">#",
+        "output",
+        ">nodes",
+        ">parameters",
+        ">FLOPs",
+        ">weights",
+        ">memory",
+        ">output bytes",
         ">time",
     ]);
     for row in rows.iter().chain(total) {
@@ -178,8 +186,17 @@ fn table(rows: &[Row], total: Option<&Row>) -> Table {
 
 fn csv(report: &Report) -> Result<()> {
     let mut table = Table::new(&[
-        "kind", "index", "block", "output", "nodes", "parameters", "flops", "weight_bytes",
-        "memory_bytes", "output_bytes", "median_ms",
+        "kind",
+        "index",
+        "block",
+        "output",
+        "nodes",
+        "parameters",
+        "flops",
+        "weight_bytes",
+        "memory_bytes",
+        "output_bytes",
+        "median_ms",
     ]);
     for (kind, rows) in [("layer", &report.layers), ("block", &report.blocks)] {
         for row in rows {

@@ -48,7 +48,9 @@ pub(super) fn run(arguments: &SplitCommand) -> Result<()> {
         name,
         model: stored,
         repository: stored.map(|_| arguments.repository.repo.display().to_string()),
-        blocks: rows(&partition.graph, |hash| partition.blocks.get(&hash).cloned()),
+        blocks: rows(&partition.graph, |hash| {
+            partition.blocks.get(&hash).cloned()
+        }),
         exits: &partition.graph.exits,
         weight_bytes: partition.weight_bytes() as u64,
     };
@@ -83,7 +85,10 @@ pub(super) fn print_rows(rows: &[BlockRow]) -> Result<()> {
 fn print_repeats(rows: &[BlockRow], partition: &Partition) -> Result<()> {
     let distinct = partition.blocks.len();
     if distinct < rows.len() {
-        output::print(&format!("{} of the blocks are the same as another", rows.len() - distinct))?;
+        output::print(&format!(
+            "{} of the blocks are the same as another",
+            rows.len() - distinct
+        ))?;
     }
     Ok(())
 }
@@ -118,8 +123,12 @@ pub(super) fn rows(
                     .map(|port| format!("{} {}", port.name, port.tensor_type))
                     .collect(),
                 operators: content.as_ref().map_or(0, |block| block.node_count()),
-                weight_bytes: content.as_ref().map_or(0, |block| block.weight_bytes() as u64),
-                exit: graph.exit_of(index).map(|exit| format!("{} at {}", exit.output, exit.threshold)),
+                weight_bytes: content
+                    .as_ref()
+                    .map_or(0, |block| block.weight_bytes() as u64),
+                exit: graph
+                    .exit_of(index)
+                    .map(|exit| format!("{} at {}", exit.output, exit.threshold)),
             }
         })
         .collect()

@@ -31,10 +31,15 @@ pub(super) fn run(arguments: &Zoo) -> Result<()> {
     recipe.batch = match arguments.batch.as_str() {
         "dynamic" => Batch::Symbolic,
         text => Batch::Fixed(text.parse().map_err(|_| {
-            Error::usage(format!("--batch \"{text}\", expected a number or \"dynamic\""))
+            Error::usage(format!(
+                "--batch \"{text}\", expected a number or \"dynamic\""
+            ))
         })?),
     };
-    let path = arguments.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.onnx")));
+    let path = arguments
+        .output
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(format!("{name}.onnx")));
     let working = output::spinner(format!("writing {}", path.display()));
     let written = write(&recipe, &path)?;
     working.finish_and_clear();
@@ -81,5 +86,9 @@ fn write(recipe: &Recipe, path: &Path) -> Result<Written> {
         // Left from a model with exits that this one has replaced.
         std::fs::remove_file(&manifest).map_err(|error| Error::io(manifest.display(), &error))?;
     }
-    Ok(Written { bytes: bytes.len() as u64, parameters, exits })
+    Ok(Written {
+        bytes: bytes.len() as u64,
+        parameters,
+        exits,
+    })
 }

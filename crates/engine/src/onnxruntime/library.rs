@@ -7,6 +7,8 @@ use ort::environment::Environment;
 use ort::logging::LogLevel;
 use tessera_core::{Error, Result};
 
+use super::value;
+
 /// Folder of the project that `scripts/fetch-onnxruntime` installs the library to.
 const PROJECT_FOLDER: &str = ".onnxruntime";
 
@@ -16,7 +18,9 @@ pub fn find_library() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty()) {
         return Some(path.into());
     }
-    let binary = std::env::current_exe().ok().and_then(|path| Some(path.parent()?.to_path_buf()));
+    let binary = std::env::current_exe()
+        .ok()
+        .and_then(|path| Some(path.parent()?.to_path_buf()));
     let current = std::env::current_dir().ok();
     if let Some(found) = binary.as_deref().and_then(library_in) {
         return Some(found);
@@ -34,7 +38,10 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
         .ok()?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
             name == "libonnxruntime.so"
                 || name.starts_with("libonnxruntime.so.")
                 || name.starts_with("libonnxruntime.") && name.ends_with(".dylib")
@@ -47,7 +54,9 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
 /// Opens the library; a process has one environment, which everyone shares.
 pub(super) fn open() -> Result<(Environment, String)> {
     static OPENED: Mutex<Option<(Environment, String)>> = Mutex::new(None);
-    let mut opened = OPENED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut opened = OPENED
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some((environment, version)) = opened.as_ref() {
         return Ok((environment.clone(), version.clone()));
     }
@@ -57,7 +66,10 @@ pub(super) fn open() -> Result<(Environment, String)> {
         )
     })?;
     let fail = |error: &dyn std::fmt::Display| {
-        Error::engine(format!("{}: can't be used as ONNX Runtime: {error}", path.display()))
+        Error::engine(format!(
+            "{}: can't be used as ONNX Runtime: {error}",
+            path.display()
+        ))
     };
     let builder = ort::init_from(&path).map_err(|error| fail(&error))?;
     let environment = builder
@@ -66,6 +78,7 @@ pub(super) fn open() -> Result<(Environment, String)> {
         .build()
         .map_err(|error| fail(&error))?;
     environment.set_log_level(LogLevel::Error);
+    value::share_arena(&environment).map_err(|error| fail(&error))?;
     let version = version_of(&path);
     *opened = Some((environment.clone(), version.clone()));
     Ok((environment, version))
@@ -73,7 +86,10 @@ pub(super) fn open() -> Result<(Environment, String)> {
 
 /// The version, from the file's name where it carries one.
 fn version_of(path: &Path) -> String {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
     match name.strip_prefix("libonnxruntime.so.") {
         Some(version) => version.to_owned(),
         None => "unknown".to_owned(),

@@ -8,6 +8,7 @@
 //! plain way (measured on ResNet-50: 4 ms to load instead of 150, the same run time, output
 //! identical to the bit).
 
+mod layout;
 mod library;
 mod prepare;
 mod session;
@@ -63,19 +64,27 @@ impl OnnxRuntime {
                 .with_intra_threads(options.threads.get())?
                 .with_inter_threads(1)?
                 .with_intra_op_spinning(false)?
-                .with_inter_op_spinning(false)?)
+                .with_inter_op_spinning(false)?
+                .with_env_allocators()?)
         };
         build().map_err(|error| Error::engine(format!("ONNX Runtime: {error}")))
     }
 
     /// The optimised form of a block, made once for all sessions that live at the same time.
     fn prepared(&self, program: &Program) -> Result<Arc<Prepared>> {
-        let hash = program.block().hash();
-        let lock = || self.prepared.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let hash = program.key();
+        let lock = || {
+            self.prepared
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner())
+        };
         if let Some(known) = lock().get(&hash).and_then(Weak::upgrade) {
             return Ok(known);
         }
-        let made = Arc::new(Prepared::make(self.builder(&LoadOptions::default())?, program)?);
+        let made = Arc::new(Prepared::make(
+            self.builder(&LoadOptions::default())?,
+            program,
+        )?);
         let mut table = lock();
         table.retain(|_, prepared| prepared.strong_count() > 0);
         // Somebody may have been quicker; whoever came first is shared.
@@ -114,7 +123,10 @@ impl Engine for OnnxRuntime {
             }
         }
         let ports = |ports: &[tessera_graph::BlockPort]| {
-            ports.iter().map(|port| (port.name.clone(), port.dtype)).collect::<Vec<_>>()
+            ports
+                .iter()
+                .map(|port| (port.name.clone(), port.dtype))
+                .collect::<Vec<_>>()
         };
         let block = program.block();
         let session = session::OrtBlock::new(
@@ -136,13 +148,18 @@ impl Engine for OnnxRuntime {
     ) -> Result<Box<dyn Session>> {
         let label = file.display().to_string();
         let fail = |error: ort::Error| engine_error(&label, &error);
-        let session = self.builder(options)?.commit_from_file(file).map_err(fail)?;
+        let session = self
+            .builder(options)?
+            .commit_from_file(file)
+            .map_err(fail)?;
         let mut expected = Vec::with_capacity(inputs.len());
         for name in inputs {
             let outlet = session.inputs().iter().find(|outlet| outlet.name() == name);
             let dtype = outlet.and_then(|outlet| value::dtype_of(outlet.dtype()));
             let dtype = dtype.ok_or_else(|| {
-                Error::usage(format!("{label}: input \"{name}\" is no tensor of the model"))
+                Error::usage(format!(
+                    "{label}: input \"{name}\" is no tensor of the model"
+                ))
             })?;
             expected.push((name.clone(), dtype));
         }

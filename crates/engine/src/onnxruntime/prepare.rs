@@ -1,7 +1,7 @@
 //! The optimised form of a block, with its weights in a file that is mapped.
 
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 use bytes::Bytes;
 use ort::AsPointer;
@@ -10,8 +10,8 @@ use prost::Message;
 use tessera_core::{DType, Error, Result, Tensor};
 use tessera_graph::onnx::{ModelProto, tensor_proto};
 
-use super::engine_error;
 use super::value::{OrtValue, check};
+use super::{engine_error, layout};
 use crate::{Mapping, Program};
 
 /// Constants up to this size stay in the optimised model; larger ones are references.
@@ -35,7 +35,10 @@ impl Prepared {
             .prefix(&format!("tessera-{}-", std::process::id()))
             .tempdir()
             .map_err(|error| Error::io("a temporary folder", &error))?;
-        let (model, weights) = (folder.path().join("block.onnx"), folder.path().join("weights"));
+        let (model, weights) = (
+            folder.path().join("block.onnx"),
+            folder.path().join("weights"),
+        );
         let build = || -> ort::Result<SessionBuilder> {
             Ok(builder
                 .with_optimization_level(GraphOptimizationLevel::All)?
@@ -58,21 +61,18 @@ impl Prepared {
                 .map_err(|_| Error::invalid(format!("{label}: a name with a zero byte in it")))?;
             values.push((name, OrtValue::over(&weight.tensor).map_err(fail)?));
         }
-        let names: Vec<_> = values.iter().map(|(name, _)| name.as_ptr()).collect();
-        let pointers: Vec<_> = values.iter().map(|(_, value)| value.as_ptr().cast_const()).collect();
-        if !names.is_empty() {
-            // SAFETY: names and values live until the session below is gone.
-            check(unsafe {
-                (ort::api().AddExternalInitializers)(
-                    builder.ptr_mut(),
-                    names.as_ptr(),
-                    pointers.as_ptr(),
-                    names.len(),
-                )
-            })
+        // The names and values live until the session below is gone.
+        supply(
+            &mut builder,
+            values.iter().map(|(name, value)| (name.as_c_str(), value)),
+        )
+        .map_err(fail)?;
+        let mut file = ModelProto::decode(program.file().clone())
+            .map_err(|error| Error::invalid(format!("{label}: {error}")))?;
+        layout::enter(&mut file);
+        let session = builder
+            .commit_from_memory(&file.encode_to_vec())
             .map_err(fail)?;
-        }
-        let session = builder.commit_from_memory(program.block().program()).map_err(fail)?;
         drop(session);
         drop(builder);
         drop(values);
@@ -82,37 +82,51 @@ impl Prepared {
     fn read(model: &std::path::Path, weights: &std::path::Path) -> Result<Self> {
         let bytes = std::fs::read(model)
             .map_err(|error| Error::io("the optimised form that ONNX Runtime wrote", &error))?;
-        let proto = ModelProto::decode(bytes.as_slice()).map_err(|error| {
-            Error::engine(format!("the optimised form that ONNX Runtime wrote: {error}"))
+        let mut proto = ModelProto::decode(bytes.as_slice()).map_err(|error| {
+            Error::engine(format!(
+                "the optimised form that ONNX Runtime wrote: {error}"
+            ))
         })?;
-        let graph = proto.graph.unwrap_or_default();
+        let graph = proto.graph.get_or_insert_default();
+        layout::leave(graph);
         let mut file = None;
         let mut found = Vec::new();
         for tensor in &graph.initializer {
             if tensor.data_location() != tensor_proto::DataLocation::External {
                 continue;
             }
-            let bytes = match &file {
-                Some(bytes) => bytes,
+            let mapped = match &file {
+                Some(mapped) => mapped,
                 None => file.insert(Bytes::from_owner(Mapping::open(weights)?)),
             };
             let wrong = |what: &str| {
                 Error::engine(format!("optimised weight \"{}\": {what}", tensor.name()))
             };
-            let entries: HashMap<&str, &str> =
-                tensor.external_data.iter().map(|entry| (entry.key(), entry.value())).collect();
+            let entries: HashMap<&str, &str> = tensor
+                .external_data
+                .iter()
+                .map(|entry| (entry.key(), entry.value()))
+                .collect();
             let number = |key: &str| entries.get(key).and_then(|text| text.parse::<usize>().ok());
             let offset = number("offset").unwrap_or(0);
             let length = number("length").ok_or_else(|| wrong("no length"))?;
-            let end = offset.checked_add(length).filter(|&end| end <= bytes.len());
-            let slice = bytes.slice(offset..end.ok_or_else(|| wrong("past the end of its file"))?);
+            let end = offset
+                .checked_add(length)
+                .filter(|&end| end <= mapped.len());
+            let slice = mapped.slice(offset..end.ok_or_else(|| wrong("past the end of its file"))?);
             let dtype = DType::from_onnx(tensor.data_type()).ok_or_else(|| wrong("no dtype"))?;
-            let shape: Vec<usize> =
-                tensor.dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).collect();
+            let shape: Vec<usize> = tensor
+                .dims
+                .iter()
+                .map(|&dim| usize::try_from(dim).unwrap_or(0))
+                .collect();
             let name = CString::new(tensor.name()).map_err(|_| wrong("a zero byte in its name"))?;
             found.push((name, Tensor::from_bytes(dtype, &shape, slice)?));
         }
-        Ok(Self { model: bytes, weights: found })
+        Ok(Self {
+            model: proto.encode_to_vec(),
+            weights: found,
+        })
     }
 
     /// The optimised model.
@@ -124,16 +138,46 @@ impl Prepared {
     ///
     /// The values must outlive the session.
     pub(super) fn add_to(&self, builder: &mut SessionBuilder) -> ort::Result<Vec<OrtValue>> {
-        self.weights
+        let values = self
+            .weights
             .iter()
-            .map(|(name, tensor)| {
-                let value = OrtValue::over(tensor)?;
-                // SAFETY: the name is copied; the value outlives the session, as its owner promises.
-                check(unsafe {
-                    (ort::api().AddInitializer)(builder.ptr_mut(), name.as_ptr(), value.as_ptr())
-                })?;
-                Ok(value)
-            })
-            .collect()
+            .map(|(_, tensor)| OrtValue::over(tensor))
+            .collect::<ort::Result<Vec<_>>>()?;
+        let names = self.weights.iter().map(|(name, _)| name.as_c_str());
+        supply(builder, names.clone().zip(&values))?;
+        for (name, value) in names.zip(&values) {
+            // Named here as well, a weight counts as shared: its packed form is made once for all
+            // sessions.
+            // SAFETY: the name is copied; the value outlives the session, as its owner promises.
+            check(unsafe {
+                (ort::api().AddInitializer)(builder.ptr_mut(), name.as_ptr(), value.as_ptr())
+            })?;
+        }
+        Ok(values)
     }
+}
+
+/// Supplies the weights that a model refers to as external data, in place of files.
+///
+/// The values must outlive the session that `builder` builds.
+fn supply<'a>(
+    builder: &mut SessionBuilder,
+    weights: impl Iterator<Item = (&'a CStr, &'a OrtValue)>,
+) -> ort::Result<()> {
+    let (names, values): (Vec<_>, Vec<_>) = weights
+        .map(|(name, value)| (name.as_ptr(), value.as_ptr().cast_const()))
+        .unzip();
+    if names.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the names are copied, there is a value for each, and the values outlive the session,
+    // as the caller promises.
+    check(unsafe {
+        (ort::api().AddExternalInitializers)(
+            builder.ptr_mut(),
+            names.as_ptr(),
+            values.as_ptr(),
+            names.len(),
+        )
+    })
 }

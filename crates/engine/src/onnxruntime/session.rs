@@ -41,7 +41,15 @@ impl OrtBlock {
                 .map_err(|_| Error::invalid(format!("{label}: a name with a zero byte in it")))
         };
         let (input_names, output_names) = (names(&inputs)?, names(&outputs)?);
-        Ok(Self { session, _weights: weights, label, inputs, outputs, input_names, output_names })
+        Ok(Self {
+            session,
+            _weights: weights,
+            label,
+            inputs,
+            outputs,
+            input_names,
+            output_names,
+        })
     }
 
     fn run_values(
@@ -51,7 +59,10 @@ impl OrtBlock {
     ) -> ort::Result<Vec<*mut ort_sys::OrtValue>> {
         let input_names: Vec<_> = self.input_names.iter().map(|name| name.as_ptr()).collect();
         let output_names: Vec<_> = self.output_names.iter().map(|name| name.as_ptr()).collect();
-        let inputs: Vec<_> = inputs.iter().map(|value| value.as_ptr().cast_const()).collect();
+        let inputs: Vec<_> = inputs
+            .iter()
+            .map(|value| value.as_ptr().cast_const())
+            .collect();
         let mut outputs: Vec<_> = bound
             .iter()
             .map(|value| value.as_ref().map_or(ptr::null_mut(), OrtValue::as_ptr))
@@ -75,12 +86,21 @@ impl OrtBlock {
 }
 
 impl Session for OrtBlock {
+    fn computes_in_place(&self) -> bool {
+        true
+    }
+
     fn run(
         &mut self,
         inputs: &[Tensor],
         mut outputs: Vec<Option<TensorMut>>,
     ) -> Result<Vec<Tensor>> {
-        check_run(&self.label, &self.inputs, inputs, (outputs.len(), self.outputs.len()))?;
+        check_run(
+            &self.label,
+            &self.inputs,
+            inputs,
+            (outputs.len(), self.outputs.len()),
+        )?;
         for ((name, dtype), bound) in self.outputs.iter().zip(&outputs) {
             if let Some(bound) = bound.as_ref().filter(|bound| bound.dtype() != *dtype) {
                 return Err(Error::usage(format!(
@@ -92,7 +112,10 @@ impl Session for OrtBlock {
         }
         let label = self.label.clone();
         let fail = |error: ort::Error| super::engine_error(&label, &error);
-        let values = inputs.iter().map(OrtValue::over).collect::<ort::Result<Vec<_>>>();
+        let values = inputs
+            .iter()
+            .map(OrtValue::over)
+            .collect::<ort::Result<Vec<_>>>();
         let values = values.map_err(&fail)?;
         let bound = outputs
             .iter_mut()

@@ -5,6 +5,7 @@ use std::ptr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use ort::AsPointer;
 use ort_sys::ONNXTensorElementDataType as ElementType;
 use tessera_core::{DType, Error, Location, Region, Result, Tensor, TensorMut, element_count};
 
@@ -74,7 +75,9 @@ impl OrtValue {
         shape: &[usize],
     ) -> ort::Result<Self> {
         if location != Location::Host {
-            return Err(ort::Error::new(format!("memory at {location:?}, expected the host's")));
+            return Err(ort::Error::new(format!(
+                "memory at {location:?}, expected the host's"
+            )));
         }
         let shape: Vec<i64> = shape.iter().map(|&dim| dim as i64).collect();
         let info = MemoryInfo::host()?;
@@ -92,7 +95,9 @@ impl OrtValue {
                 &raw mut value,
             )
         })?;
-        NonNull::new(value).map(Self).ok_or_else(|| ort::Error::new("no value was made"))
+        NonNull::new(value)
+            .map(Self)
+            .ok_or_else(|| ort::Error::new("no value was made"))
     }
 
     fn of_strings(shape: &[usize], strings: &[Vec<u8>]) -> ort::Result<Self> {
@@ -118,8 +123,8 @@ impl OrtValue {
             )
         })?;
         // SAFETY: the value was just made and nobody else has it.
-        let value = unsafe { Self::from_raw(value) }
-            .ok_or_else(|| ort::Error::new("no value was made"))?;
+        let value =
+            unsafe { Self::from_raw(value) }.ok_or_else(|| ort::Error::new("no value was made"))?;
         // SAFETY: as many strings as the shape has elements, each ending in a zero byte.
         check(unsafe {
             (ort::api().FillStringTensor)(value.as_ptr(), pointers.as_ptr(), pointers.len())
@@ -150,7 +155,12 @@ impl OrtValue {
             check(unsafe { (ort::api().GetTensorElementType)(info, &raw mut element) })?;
             let dtype = dtype_from(element)
                 .ok_or_else(|| ort::Error::new(format!("element type {element:?}")))?;
-            Ok((dtype, dims.into_iter().map(|dim| usize::try_from(dim).unwrap_or(0)).collect()))
+            Ok((
+                dtype,
+                dims.into_iter()
+                    .map(|dim| usize::try_from(dim).unwrap_or(0))
+                    .collect(),
+            ))
         };
         let result = read();
         // SAFETY: the description is ours and is released once.
@@ -166,12 +176,18 @@ impl OrtValue {
             let strings = self.strings(element_count(&shape).unwrap_or(0))?;
             return Tensor::from_strings(&shape, strings).map_err(wrong);
         }
-        let len = element_count(&shape).and_then(|count| dtype.bytes(count)).unwrap_or(0);
+        let len = element_count(&shape)
+            .and_then(|count| dtype.bytes(count))
+            .unwrap_or(0);
         let mut data = ptr::null_mut();
         // SAFETY: the value is a tensor whose elements have a fixed size.
         check(unsafe { (ort::api().GetTensorMutableData)(self.as_ptr(), &raw mut data) })?;
         let address = NonNull::new(data.cast()).unwrap_or(NonNull::dangling());
-        let region: Arc<dyn Region> = Arc::new(ValueRegion { address, len, _value: self });
+        let region: Arc<dyn Region> = Arc::new(ValueRegion {
+            address,
+            len,
+            _value: self,
+        });
         Tensor::from_region(dtype, &shape, region).map_err(wrong)
     }
 
@@ -231,20 +247,42 @@ impl Region for ValueRegion {
     }
 }
 
+/// Makes one arena for the activations of all sessions.
+///
+/// Blocks of a chain run one after another and can use the same memory, as the layers of a whole
+/// model do; with an arena each, every block would find the caches cold.
+pub(super) fn share_arena(environment: &ort::environment::Environment) -> ort::Result<()> {
+    let info = MemoryInfo::host_in(ort_sys::OrtAllocatorType::OrtArenaAllocator)?;
+    // SAFETY: the environment and the description are valid; no configuration means the defaults.
+    check(unsafe {
+        (ort::api().CreateAndRegisterAllocator)(
+            environment.ptr().cast_mut(),
+            info.0.as_ptr(),
+            ptr::null(),
+        )
+    })
+}
+
 struct MemoryInfo(NonNull<ort_sys::OrtMemoryInfo>);
 
 impl MemoryInfo {
     fn host() -> ort::Result<Self> {
+        Self::host_in(ort_sys::OrtAllocatorType::OrtDeviceAllocator)
+    }
+
+    fn host_in(allocator: ort_sys::OrtAllocatorType) -> ort::Result<Self> {
         let mut info = ptr::null_mut();
         // SAFETY: the arguments are plain values.
         check(unsafe {
             (ort::api().CreateCpuMemoryInfo)(
-                ort_sys::OrtAllocatorType::OrtDeviceAllocator,
+                allocator,
                 ort_sys::OrtMemType::OrtMemTypeDefault,
                 &raw mut info,
             )
         })?;
-        NonNull::new(info).map(Self).ok_or_else(|| ort::Error::new("no memory description"))
+        NonNull::new(info)
+            .map(Self)
+            .ok_or_else(|| ort::Error::new("no memory description"))
     }
 }
 
@@ -257,7 +295,9 @@ impl Drop for MemoryInfo {
 
 /// The dtype of a session's input or output, where it is a tensor.
 pub(super) fn dtype_of(declared: &ort::value::ValueType) -> Option<DType> {
-    let ort::value::ValueType::Tensor { ty, .. } = declared else { return None };
+    let ort::value::ValueType::Tensor { ty, .. } = declared else {
+        return None;
+    };
     dtype_from((*ty).into())
 }
 
@@ -265,36 +305,87 @@ const ELEMENTS: &[(DType, ElementType)] = &[
     (DType::F32, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT),
     (DType::U8, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8),
     (DType::I8, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8),
-    (DType::U16, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16),
+    (
+        DType::U16,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16,
+    ),
     (DType::I16, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16),
     (DType::I32, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32),
     (DType::I64, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64),
-    (DType::String, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING),
+    (
+        DType::String,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING,
+    ),
     (DType::Bool, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL),
-    (DType::F16, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16),
-    (DType::F64, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE),
-    (DType::U32, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32),
-    (DType::U64, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64),
-    (DType::C64, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64),
-    (DType::C128, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128),
-    (DType::BF16, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16),
-    (DType::F8E4M3FN, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN),
-    (DType::F8E4M3FNUZ, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ),
-    (DType::F8E5M2, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2),
-    (DType::F8E5M2FNUZ, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ),
+    (
+        DType::F16,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
+    ),
+    (
+        DType::F64,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
+    ),
+    (
+        DType::U32,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32,
+    ),
+    (
+        DType::U64,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64,
+    ),
+    (
+        DType::C64,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64,
+    ),
+    (
+        DType::C128,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128,
+    ),
+    (
+        DType::BF16,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16,
+    ),
+    (
+        DType::F8E4M3FN,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN,
+    ),
+    (
+        DType::F8E4M3FNUZ,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ,
+    ),
+    (
+        DType::F8E5M2,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2,
+    ),
+    (
+        DType::F8E5M2FNUZ,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ,
+    ),
     (DType::U4, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4),
     (DType::I4, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4),
-    (DType::F4E2M1, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1),
+    (
+        DType::F4E2M1,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1,
+    ),
     (DType::U2, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2),
     (DType::I2, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2),
-    (DType::F8E8M0, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0),
+    (
+        DType::F8E8M0,
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0,
+    ),
 ];
 
 fn element_type(dtype: DType) -> ElementType {
     let found = ELEMENTS.iter().find(|(known, _)| *known == dtype);
-    found.map_or(ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, |(_, element)| *element)
+    found.map_or(
+        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
+        |(_, element)| *element,
+    )
 }
 
 fn dtype_from(element: ElementType) -> Option<DType> {
-    ELEMENTS.iter().find(|(_, known)| *known == element).map(|(dtype, _)| *dtype)
+    ELEMENTS
+        .iter()
+        .find(|(_, known)| *known == element)
+        .map(|(dtype, _)| *dtype)
 }

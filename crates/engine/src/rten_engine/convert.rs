@@ -52,7 +52,9 @@ pub(super) fn to_rten<'a>(label: &str, tensor: &'a Tensor) -> Result<ValueOrView
                 .map(|&chunk| {
                     let value = i64::from_le_bytes(chunk);
                     i32::try_from(value).map_err(|_| {
-                        Error::unsupported(format!("{label}: {value} is past rten's 32-bit integers"))
+                        Error::unsupported(format!(
+                            "{label}: {value} is past rten's 32-bit integers"
+                        ))
                     })
                 })
                 .collect::<Result<Vec<i32>>>()?;
@@ -69,7 +71,9 @@ pub(super) fn to_rten<'a>(label: &str, tensor: &'a Tensor) -> Result<ValueOrView
 pub(super) fn from_rten(label: &str, name: &str, dtype: DType, value: Value) -> Result<Tensor> {
     let found = format!("{:?}", value.dtype());
     let wrong = || {
-        Error::engine(format!("{label}: output {name} is {dtype}, and rten computed {found}"))
+        Error::engine(format!(
+            "{label}: output {name} is {dtype}, and rten computed {found}"
+        ))
     };
     macro_rules! take {
         ($variant:ident) => {
@@ -133,7 +137,9 @@ pub(super) fn copy_into(
     match (bound.bytes_mut(), result.bytes()) {
         (Some(target), Some(source)) => target.copy_from_slice(source),
         _ => {
-            return Err(Error::unsupported(format!("{label}: output {name} is bound off the host")));
+            return Err(Error::unsupported(format!(
+                "{label}: output {name} is bound off the host"
+            )));
         }
     }
     Ok(bound.freeze())
@@ -150,7 +156,7 @@ impl<T: bytemuck::Pod + Send + Sync> Region for VecRegion<T> {
         NonNull::from(self.0.as_slice()).cast()
     }
     fn len(&self) -> usize {
-        std::mem::size_of_val(self.0.as_slice())
+        size_of_val(self.0.as_slice())
     }
     fn bytes(&self) -> Option<&[u8]> {
         Some(bytemuck::cast_slice(&self.0))

@@ -14,7 +14,7 @@ use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool};
 use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut};
 
 use crate::program::check_run;
-use crate::{Engine, LoadOptions, Program, ProgramWeight, Session};
+use crate::{Engine, LoadOptions, Program, Session};
 
 /// The engine that is always there.
 #[derive(Default)]
@@ -36,7 +36,10 @@ impl Rten {
                 options.device
             )));
         }
-        let mut pools = self.pools.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut pools = self
+            .pools
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         let threads = options.threads;
         let pool = || Arc::new(ThreadPool::with_num_threads(threads.get()));
         Ok(Arc::clone(pools.entry(threads).or_insert_with(pool)))
@@ -60,24 +63,33 @@ impl Engine for Rten {
             convert::supported(&label, &port.name, port.dtype)?;
         }
         let mut settings = ModelOptions::with_all_ops();
+        let mut weights = Vec::with_capacity(program.weights().len());
         for (reference, weight) in block.weights().iter().zip(program.weights()) {
-            let bytes = weight.tensor.bytes().ok_or_else(|| {
-                Error::unsupported(format!("{label}: weight {} is not on the host", reference.name))
-            })?;
+            let tensor = aligned(&weight.tensor).map_err(|error| error.within(&label))?;
+            let bytes = tensor.bytes().unwrap_or_default();
             // SAFETY: rten keeps this slice no longer than the model lives, and `RtenBlock` drops
             // the model before the weights that own the memory.
             let bytes: &'static [u8] =
                 unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) };
-            settings.external_data_static(&reference.hash.to_string(), bytes);
+            settings.external_data_static(&reference.location(), bytes);
+            weights.push(tensor);
         }
-        let model = settings.load(block.program().to_vec());
+        let model = settings.load(program.file().to_vec());
         let model = model.map_err(|error| load_error(&label, &error))?;
         let ports = |ports: &[tessera_graph::BlockPort]| {
-            ports.iter().map(|port| (port.name.clone(), port.dtype)).collect::<Vec<_>>()
+            ports
+                .iter()
+                .map(|port| (port.name.clone(), port.dtype))
+                .collect::<Vec<_>>()
         };
-        let weights = program.weights().to_vec();
-        let session =
-            RtenBlock::new(model, weights, label, ports(block.inputs()), ports(block.outputs()), pool)?;
+        let session = RtenBlock::new(
+            model,
+            weights,
+            label,
+            ports(block.inputs()),
+            ports(block.outputs()),
+            pool,
+        )?;
         Ok(Box::new(session))
     }
 
@@ -94,14 +106,28 @@ impl Engine for Rten {
         let model = model.map_err(|error| load_error(&label, &error))?;
         // The dtypes are the caller's to get right: rten does not keep what the file declared.
         let inputs = inputs.iter().map(|name| (name.clone(), None));
-        let mut session = RtenBlock::new(model, Vec::new(), label, Vec::new(), outputs.to_vec(), pool)?;
+        let mut session =
+            RtenBlock::new(model, Vec::new(), label, Vec::new(), outputs.to_vec(), pool)?;
         session.input_ids = inputs
             .clone()
-            .map(|(name, _): (String, Option<DType>)| node_id(&session.model, &session.label, &name))
+            .map(|(name, _): (String, Option<DType>)| {
+                node_id(&session.model, &session.label, &name)
+            })
             .collect::<Result<_>>()?;
         session.any_input_dtype = true;
         Ok(Box::new(session))
     }
+}
+
+/// The weight where it is if it is aligned for its elements, as in a repository it is; else a copy.
+fn aligned(weight: &Tensor) -> Result<Tensor> {
+    let bytes = weight
+        .bytes()
+        .ok_or_else(|| Error::unsupported("a weight is not on the host"))?;
+    if bytes.as_ptr().addr().is_multiple_of(8) {
+        return Ok(weight.clone());
+    }
+    Tensor::copied(weight.dtype(), weight.shape(), bytes)
 }
 
 fn load_error(label: &str, error: &rten::LoadError) -> Error {
@@ -115,7 +141,9 @@ fn load_error(label: &str, error: &rten::LoadError) -> Error {
 
 fn node_id(model: &Model, label: &str, name: &str) -> Result<NodeId> {
     model.find_node(name).ok_or_else(|| {
-        Error::engine(format!("{label}: rten dropped the tensor \"{name}\" while loading"))
+        Error::engine(format!(
+            "{label}: rten dropped the tensor \"{name}\" while loading"
+        ))
     })
 }
 
@@ -123,7 +151,7 @@ fn node_id(model: &Model, label: &str, name: &str) -> Result<NodeId> {
 struct RtenBlock {
     // Dropped first: the model refers to the weights.
     model: Model,
-    _weights: Vec<ProgramWeight>,
+    _weights: Vec<Tensor>,
     label: String,
     inputs: Vec<(String, DType)>,
     outputs: Vec<(String, DType)>,
@@ -136,14 +164,17 @@ struct RtenBlock {
 impl RtenBlock {
     fn new(
         model: Model,
-        weights: Vec<ProgramWeight>,
+        weights: Vec<Tensor>,
         label: String,
         inputs: Vec<(String, DType)>,
         outputs: Vec<(String, DType)>,
         pool: Arc<ThreadPool>,
     ) -> Result<Self> {
         let ids = |ports: &[(String, DType)]| {
-            ports.iter().map(|(name, _)| node_id(&model, &label, name)).collect::<Result<Vec<_>>>()
+            ports
+                .iter()
+                .map(|(name, _)| node_id(&model, &label, name))
+                .collect::<Result<Vec<_>>>()
         };
         let (input_ids, output_ids) = (ids(&inputs)?, ids(&outputs)?);
         Ok(Self {
@@ -161,9 +192,18 @@ impl RtenBlock {
 }
 
 impl Session for RtenBlock {
+    fn computes_in_place(&self) -> bool {
+        false
+    }
+
     fn run(&mut self, inputs: &[Tensor], outputs: Vec<Option<TensorMut>>) -> Result<Vec<Tensor>> {
         let given = if self.any_input_dtype { &[] } else { inputs };
-        check_run(&self.label, &self.inputs, given, (outputs.len(), self.outputs.len()))?;
+        check_run(
+            &self.label,
+            &self.inputs,
+            given,
+            (outputs.len(), self.outputs.len()),
+        )?;
         let values = self
             .input_ids
             .iter()

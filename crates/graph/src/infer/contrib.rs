@@ -17,10 +17,25 @@ pub(crate) fn dims(operator: &Operator<'_>) -> Vec<Dims> {
             return rules::standard(operator, operator.op_type);
         }
 
-        "BiasAdd" | "BiasGelu" | "BiasSoftmax" | "FastGelu" | "GatedRelativePositionBias" | "Gelu"
-        | "GemmaRotaryEmbedding" | "GroupNorm" | "Inverse" | "LongformerAttention" | "MoE"
-        | "QLinearLeakyRelu" | "QLinearSigmoid" | "QLinearSoftmax" | "QMoE" | "QuickGelu"
-        | "RotaryEmbedding" | "ScaledSiLU" | "Trilu" => operator.same(0),
+        "BiasAdd"
+        | "BiasGelu"
+        | "BiasSoftmax"
+        | "FastGelu"
+        | "GatedRelativePositionBias"
+        | "Gelu"
+        | "GemmaRotaryEmbedding"
+        | "GroupNorm"
+        | "Inverse"
+        | "LongformerAttention"
+        | "MoE"
+        | "QLinearLeakyRelu"
+        | "QLinearSigmoid"
+        | "QLinearSoftmax"
+        | "QMoE"
+        | "QuickGelu"
+        | "RotaryEmbedding"
+        | "ScaledSiLU"
+        | "Trilu" => operator.same(0),
         "BiasDropout" => return vec![operator.same(0), operator.same(0)],
         "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => {
             return vec![operator.same(0), None, None, operator.same(0)];
@@ -29,7 +44,9 @@ pub(crate) fn dims(operator: &Operator<'_>) -> Vec<Dims> {
         "EmbedLayerNormalization" => return embedding(operator),
         "BiasSplitGelu" => operator.same(0).map(|mut dims| {
             if let Some(last) = dims.last_mut() {
-                *last = last.fixed().map_or(Dim::Unknown, |size| Dim::Fixed(size / 2));
+                *last = last
+                    .fixed()
+                    .map_or(Dim::Unknown, |size| Dim::Fixed(size / 2));
             }
             dims
         }),
@@ -37,11 +54,17 @@ pub(crate) fn dims(operator: &Operator<'_>) -> Vec<Dims> {
         "QLinearWhere" => broadcast_some(operator, &[0, 1, 4]),
         "QLinearConcat" => {
             let quantised = operator.inputs.iter().skip(2).step_by(3);
-            let inputs: Vec<_> = quantised.map(|fact| fact.and_then(|fact| fact.dims())).collect();
+            let inputs: Vec<_> = quantised
+                .map(|fact| fact.and_then(|fact| fact.dims()))
+                .collect();
             indexing::concat(operator, &inputs)
         }
         "QLinearReduceMean" => reduction::reduce_from(operator, usize::MAX),
-        "QLinearAveragePool" | "QLinearGlobalAveragePool" if operator.integer("channels_last", 0) != 0 => None,
+        "QLinearAveragePool" | "QLinearGlobalAveragePool"
+            if operator.integer("channels_last", 0) != 0 =>
+        {
+            None
+        }
         "QLinearAveragePool" => convolution::pool(operator),
         "QLinearGlobalAveragePool" => convolution::global(operator),
         "MaxpoolWithMask" => convolution::pool(operator),

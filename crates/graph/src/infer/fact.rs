@@ -50,8 +50,7 @@ impl Fact {
     pub(crate) fn of_weight(weight: &Weight) -> Self {
         let mut fact = weight.tensor_type().map(Self::of).unwrap_or_default();
         let count = fact.small_count();
-        fact.elements =
-            value::of_weight(weight).filter(|elements| Some(elements.len()) == count);
+        fact.elements = value::of_weight(weight).filter(|elements| Some(elements.len()) == count);
         fact
     }
 
@@ -103,7 +102,11 @@ impl Fact {
                 let dims = match (first.dims, &second.dims) {
                     (Some(first), Some(second)) if first.len() == second.len() => {
                         let common = |(first, second): (Dim, &Dim)| {
-                            if first == *second { first } else { Dim::Unknown }
+                            if first == *second {
+                                first
+                            } else {
+                                Dim::Unknown
+                            }
                         };
                         Some(first.into_iter().zip(second).map(common).collect())
                     }
@@ -116,7 +119,9 @@ impl Fact {
             }
             _ => None,
         };
-        let elements = self.elements.filter(|elements| Some(elements) == second.elements.as_ref());
+        let elements = self
+            .elements
+            .filter(|elements| Some(elements) == second.elements.as_ref());
         Self {
             tensor,
             elements,
@@ -132,7 +137,11 @@ impl Fact {
         let Some(tensor) = &mut self.tensor else {
             return Self::of(declared.clone());
         };
-        let Some(declared) = declared.dims.as_ref().filter(|dims| dims.len() <= HIGHEST_RANK) else {
+        let Some(declared) = declared
+            .dims
+            .as_ref()
+            .filter(|dims| dims.len() <= HIGHEST_RANK)
+        else {
             return self;
         };
         match tensor.dims.take() {

@@ -55,8 +55,13 @@ impl Element {
 
 /// The elements of a constant, where it is small and of a dtype that shapes are computed in.
 pub(crate) fn of_weight(weight: &Weight) -> Option<Vec<Element>> {
-    fn read<const N: usize>(bytes: &[u8], element: impl Fn([u8; N]) -> Element) -> Option<Vec<Element>> {
-        let elements = bytes.chunks_exact(N).map(|chunk| <[u8; N]>::try_from(chunk).ok());
+    fn read<const N: usize>(
+        bytes: &[u8],
+        element: impl Fn([u8; N]) -> Element,
+    ) -> Option<Vec<Element>> {
+        let elements = bytes
+            .chunks_exact(N)
+            .map(|chunk| <[u8; N]>::try_from(chunk).ok());
         elements.map(|bytes| bytes.map(&element)).collect()
     }
     let Weight::Dense { dtype, bytes, .. } = weight else {
@@ -67,10 +72,16 @@ pub(crate) fn of_weight(weight: &Weight) -> Option<Vec<Element>> {
     }
     match dtype {
         DType::I64 => read(bytes, |bytes| Element::Fixed(i64::from_le_bytes(bytes))),
-        DType::I32 => read(bytes, |bytes| Element::Fixed(i32::from_le_bytes(bytes).into())),
-        DType::F32 => read(bytes, |bytes| Element::Real(f32::from_le_bytes(bytes).into())),
+        DType::I32 => read(bytes, |bytes| {
+            Element::Fixed(i32::from_le_bytes(bytes).into())
+        }),
+        DType::F32 => read(bytes, |bytes| {
+            Element::Real(f32::from_le_bytes(bytes).into())
+        }),
         DType::F64 => read(bytes, |bytes| Element::Real(f64::from_le_bytes(bytes))),
-        DType::Bool => read(bytes, |bytes: [u8; 1]| Element::Fixed(i64::from(bytes != [0]))),
+        DType::Bool => read(bytes, |bytes: [u8; 1]| {
+            Element::Fixed(i64::from(bytes != [0]))
+        }),
         _ => None,
     }
 }
@@ -92,9 +103,14 @@ pub(crate) fn propagate(operator: &Operator<'_>, outputs: &mut [Fact]) {
             dtype,
             offset,
         };
-        output.elements =
-            target.elements(operator).filter(|elements| elements.len() == count).map(|elements| {
-                elements.into_iter().map(|element| cast(element, dtype)).collect()
+        output.elements = target
+            .elements(operator)
+            .filter(|elements| elements.len() == count)
+            .map(|elements| {
+                elements
+                    .into_iter()
+                    .map(|element| cast(element, dtype))
+                    .collect()
             });
         offset = offset.saturating_add(count);
         // Of the operators that are followed, `Split` alone has more outputs.
@@ -120,8 +136,8 @@ impl Target {
         }
         let name = operator.op_type;
         match name {
-            "Identity" | "Reshape" | "Squeeze" | "Unsqueeze" | "ExpandDims" | "Flatten" | "Cast"
-            | "CastLike" => operator.elements(0).map(<[Element]>::to_vec),
+            "Identity" | "Reshape" | "Squeeze" | "Unsqueeze" | "ExpandDims" | "Flatten"
+            | "Cast" | "CastLike" => operator.elements(0).map(<[Element]>::to_vec),
             "Shape" => {
                 let dims = indexing::shape_part(operator, operator.dims(0)?)?;
                 Some(dims.iter().map(Element::of_dim).collect())
@@ -159,7 +175,9 @@ impl Target {
             }
             "Where" => self.choose(operator),
             "ConstantOfShape" => {
-                let value = operator.attribute("value").and_then(|attribute| attribute.t.as_ref());
+                let value = operator
+                    .attribute("value")
+                    .and_then(|attribute| attribute.t.as_ref());
                 let element = match value {
                     None => Element::Real(0.0),
                     Some(tensor) => {
@@ -209,8 +227,13 @@ impl Target {
         };
         let elements = operator.elements(0)?;
         let pick = |index: &Element| {
-            let index = index.integer().and_then(|index| axis_of(index, elements.len()));
-            index.and_then(|index| elements.get(index)).cloned().unwrap_or(Element::Unknown)
+            let index = index
+                .integer()
+                .and_then(|index| axis_of(index, elements.len()));
+            index
+                .and_then(|index| elements.get(index))
+                .cloned()
+                .unwrap_or(Element::Unknown)
         };
         Some(operator.elements(1)?.iter().map(pick).collect())
     }
@@ -242,8 +265,11 @@ impl Target {
     }
 
     fn choose(&self, operator: &Operator<'_>) -> Option<Vec<Element>> {
-        let (conditions, yes, no) =
-            (operator.elements(0)?, operator.elements(1)?, operator.elements(2)?);
+        let (conditions, yes, no) = (
+            operator.elements(0)?,
+            operator.elements(1)?,
+            operator.elements(2)?,
+        );
         let element = |index: usize| {
             let (yes, no) = (self.at(yes, index)?, self.at(no, index)?);
             Some(match self.at(conditions, index)?.integer() {
@@ -283,7 +309,9 @@ impl Target {
         let Some(first) = elements.next() else {
             return (name == "Mul").then_some(Element::Fixed(1));
         };
-        Some(elements.fold(first, |total, element| self.arithmetic(name, &total, &element)))
+        Some(elements.fold(first, |total, element| {
+            self.arithmetic(name, &total, &element)
+        }))
     }
 
     fn unary(&self, name: &str, element: &Element) -> Element {
@@ -313,7 +341,9 @@ impl Target {
             (_, Fixed(a), Fixed(b)) => integer_arithmetic(name, *a, *b).map_or(Unknown, Fixed),
             (_, Real(a), Real(b)) => real_arithmetic(name, *a, *b)
                 .map_or(Unknown, |value| Real(rounded(value, self.dtype))),
-            ("Add" | "Sub", Symbol(_), Fixed(0)) | ("Mul" | "Div", Symbol(_), Fixed(1)) => a.clone(),
+            ("Add" | "Sub", Symbol(_), Fixed(0)) | ("Mul" | "Div", Symbol(_), Fixed(1)) => {
+                a.clone()
+            }
             ("Add", Fixed(0), Symbol(_)) | ("Mul", Fixed(1), Symbol(_)) => b.clone(),
             ("Mul" | "Div", Symbol(_), Real(one)) if *one == 1.0 => a.clone(),
             ("Mul", Real(one), Symbol(_)) if *one == 1.0 => b.clone(),
@@ -356,7 +386,11 @@ fn real_arithmetic(name: &str, a: f64, b: f64) -> Option<f64> {
 
 /// The value as its dtype holds it: sizes multiplied in f32 depend on its rounding.
 fn rounded(value: f64, dtype: DType) -> f64 {
-    if dtype == DType::F32 { f64::from(value as f32) } else { value }
+    if dtype == DType::F32 {
+        f64::from(value as f32)
+    } else {
+        value
+    }
 }
 
 fn compare(name: &str, a: &Element, b: &Element) -> Option<bool> {

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use tessera_core::{Error, Result};
 
-use super::{GraphProto, NodeProto, TensorProto, tensor_proto};
 use super::read::ExternalData;
+use super::{GraphProto, NodeProto, TensorProto, tensor_proto};
 
 /// Replaces every reference to an external file in `graph` by the bytes it refers to.
 pub(crate) fn resolve_graph(graph: &mut GraphProto, files: &mut dyn ExternalData) -> Result<()> {
@@ -36,7 +36,8 @@ fn resolve(tensor: &mut TensorProto, files: &mut dyn ExternalData) -> Result<()>
     if tensor.data_location() != tensor_proto::DataLocation::External {
         return Ok(());
     }
-    let bytes = slice(tensor, files).map_err(|e| e.within(format!("tensor \"{}\"", tensor.name())))?;
+    let bytes =
+        slice(tensor, files).map_err(|e| e.within(format!("tensor \"{}\"", tensor.name())))?;
     tensor.raw_data = Some(bytes);
     tensor.data_location = None;
     tensor.external_data.clear();
@@ -44,12 +45,20 @@ fn resolve(tensor: &mut TensorProto, files: &mut dyn ExternalData) -> Result<()>
 }
 
 fn slice(tensor: &TensorProto, files: &mut dyn ExternalData) -> Result<Bytes> {
-    let entry = |key: &str| tensor.external_data.iter().find(|e| e.key() == key).map(|e| e.value());
+    let entry = |key: &str| {
+        tensor
+            .external_data
+            .iter()
+            .find(|e| e.key() == key)
+            .map(|e| e.value())
+    };
     let number = |key: &str| {
         entry(key)
             .map(|text| {
                 text.trim().parse::<usize>().map_err(|_| {
-                    Error::invalid(format!("external data has {key} \"{text}\", expected a number"))
+                    Error::invalid(format!(
+                        "external data has {key} \"{text}\", expected a number"
+                    ))
                 })
             })
             .transpose()

@@ -48,7 +48,11 @@ pub(crate) fn inline(model: &mut ModelProto) -> Result<()> {
             )));
         }
     }
-    let mut inliner = Inliner { functions, calls: 0, nodes: 0 };
+    let mut inliner = Inliner {
+        functions,
+        calls: 0,
+        nodes: 0,
+    };
     if let Some(graph) = &mut model.graph {
         inliner.graph(graph, 0)?;
     }
@@ -56,7 +60,11 @@ pub(crate) fn inline(model: &mut ModelProto) -> Result<()> {
 }
 
 fn key(domain: &str, name: &str, overload: &str) -> Key {
-    (canonical_domain(domain).to_owned(), name.to_owned(), overload.to_owned())
+    (
+        canonical_domain(domain).to_owned(),
+        name.to_owned(),
+        overload.to_owned(),
+    )
 }
 
 impl Inliner {
@@ -115,12 +123,17 @@ impl<'a> Call<'a> {
             (node.output.len(), function.output.len(), "outputs"),
         ] {
             if given > taken {
-                return Err(Error::invalid(format!("called with {given} {what}, expected {taken}")));
+                return Err(Error::invalid(format!(
+                    "called with {given} {what}, expected {taken}"
+                )));
             }
         }
         let mut names = HashMap::new();
         for (index, formal) in function.input.iter().enumerate() {
-            names.insert(formal.as_str(), node.input.get(index).cloned().unwrap_or_default());
+            names.insert(
+                formal.as_str(),
+                node.input.get(index).cloned().unwrap_or_default(),
+            );
         }
         let mut identities = Vec::new();
         for (formal, actual) in function.output.iter().zip(&node.output) {
@@ -138,7 +151,13 @@ impl<'a> Call<'a> {
         for attribute in function.attribute_proto.iter().chain(&node.attribute) {
             attributes.insert(attribute.name(), attribute);
         }
-        Ok(Self { function, prefix: format!("{}/{number}.", node.name()), names, attributes, identities })
+        Ok(Self {
+            function,
+            prefix: format!("{}/{number}.", node.name()),
+            names,
+            attributes,
+            identities,
+        })
     }
 
     fn body(self) -> Result<Vec<NodeProto>> {
@@ -168,7 +187,9 @@ impl<'a> Call<'a> {
         let attributes = std::mem::take(&mut node.attribute);
         for mut attribute in attributes {
             if !attribute.ref_attr_name().is_empty() {
-                let Some(given) = self.attributes.get(attribute.ref_attr_name()) else { continue };
+                let Some(given) = self.attributes.get(attribute.ref_attr_name()) else {
+                    continue;
+                };
                 let name = attribute.name.take();
                 attribute = (*given).clone();
                 attribute.name = name;
@@ -183,8 +204,18 @@ impl<'a> Call<'a> {
     fn rewrite_body(&self, graph: &mut GraphProto, outer: &HashSet<String>) {
         let mut local = outer.clone();
         local.extend(graph.input.iter().map(|input| input.name().to_owned()));
-        local.extend(graph.initializer.iter().map(|tensor| tensor.name().to_owned()));
-        local.extend(graph.node.iter().flat_map(|node| node.output.iter().cloned()));
+        local.extend(
+            graph
+                .initializer
+                .iter()
+                .map(|tensor| tensor.name().to_owned()),
+        );
+        local.extend(
+            graph
+                .node
+                .iter()
+                .flat_map(|node| node.output.iter().cloned()),
+        );
         for node in &mut graph.node {
             self.rewrite(node, &local);
         }

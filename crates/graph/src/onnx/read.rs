@@ -7,8 +7,8 @@ use prost::Message;
 use tessera_core::{DType, Dim, Error, Result, TensorType};
 
 use super::{
-    GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, external, functions, tensors,
-    tensor_shape_proto, type_proto,
+    GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, external, functions,
+    tensor_shape_proto, tensors, type_proto,
 };
 use crate::model::{Graph, Node, NodeId, ValueId, Weight};
 use crate::operators::{self, canonical_domain};
@@ -25,7 +25,9 @@ pub struct NoExternalData;
 
 impl ExternalData for NoExternalData {
     fn open(&mut self, location: &str) -> Result<Bytes> {
-        Err(Error::not_found(format!("external data \"{location}\": no folder to look in")))
+        Err(Error::not_found(format!(
+            "external data \"{location}\": no folder to look in"
+        )))
     }
 }
 
@@ -91,7 +93,11 @@ impl Indexer {
             constant: Vec::new(),
             defaults: Vec::new(),
         };
-        Self { ids: HashMap::new(), graph, defined: Vec::new() }
+        Self {
+            ids: HashMap::new(),
+            graph,
+            defined: Vec::new(),
+        }
     }
 
     fn index(mut self, mut proto: GraphProto, has_defaults: bool) -> Result<Graph> {
@@ -119,9 +125,15 @@ impl Indexer {
             self.graph.weights.insert(id, weight);
         }
         for sparse in std::mem::take(&mut proto.sparse_initializer) {
-            let name = sparse.values.as_ref().map_or("", |values| values.name()).to_owned();
+            let name = sparse
+                .values
+                .as_ref()
+                .map_or("", |values| values.name())
+                .to_owned();
             let id = self.define(&name, || "a sparse initialiser".to_owned())?;
-            self.graph.weights.insert(id, Weight::Sparse(Box::new(sparse)));
+            self.graph
+                .weights
+                .insert(id, Weight::Sparse(Box::new(sparse)));
         }
         Ok(())
     }
@@ -137,7 +149,10 @@ impl Indexer {
             }
             let id = self.define(input.name(), || "an input".to_owned())?;
             let declared = declared_type(input).ok_or_else(|| {
-                Error::invalid(format!("input \"{}\": expected a tensor with a dtype", input.name()))
+                Error::invalid(format!(
+                    "input \"{}\": expected a tensor with a dtype",
+                    input.name()
+                ))
             })?;
             self.graph.declared.insert(id, declared);
             self.graph.inputs.push(id);
@@ -156,8 +171,14 @@ impl Indexer {
             let label = proto_label(&proto);
             let domain = canonical_domain(proto.domain()).to_owned();
             let opset = self.graph.opsets.get(&domain).copied().ok_or_else(|| {
-                let shown = if domain.is_empty() { "ai.onnx" } else { &domain };
-                Error::invalid(format!("{label}: the model imports no opset of \"{shown}\""))
+                let shown = if domain.is_empty() {
+                    "ai.onnx"
+                } else {
+                    &domain
+                };
+                Error::invalid(format!(
+                    "{label}: the model imports no opset of \"{shown}\""
+                ))
             })?;
             operators::since_version(&domain, proto.op_type(), opset)
                 .map_err(|error| error.within(&label))?;
@@ -171,7 +192,8 @@ impl Indexer {
                 }
                 return Err(Error::invalid(format!("{label}: expected one output")));
             }
-            self.node(proto, domain).map_err(|error| error.within(&label))?;
+            self.node(proto, domain)
+                .map_err(|error| error.within(&label))?;
         }
         Ok(())
     }
@@ -179,22 +201,36 @@ impl Indexer {
     fn node(&mut self, proto: NodeProto, domain: String) -> Result<()> {
         let mut inputs = Vec::with_capacity(proto.input.len());
         for name in &proto.input {
-            inputs.push(if name.is_empty() { None } else { Some(self.resolve(name)?) });
+            inputs.push(if name.is_empty() {
+                None
+            } else {
+                Some(self.resolve(name)?)
+            });
         }
         while inputs.last() == Some(&None) {
             inputs.pop();
         }
         let mut outputs = Vec::with_capacity(proto.output.len());
         for name in &proto.output {
-            outputs.push(if name.is_empty() { None } else { Some(self.resolve(name)?) });
+            outputs.push(if name.is_empty() {
+                None
+            } else {
+                Some(self.resolve(name)?)
+            });
         }
         while outputs.last() == Some(&None) {
             outputs.pop();
         }
         let mut attributes = proto.attribute;
         attributes.sort_by(|a, b| a.name().cmp(b.name()));
-        if let Some(pair) = attributes.windows(2).find(|pair| pair[0].name() == pair[1].name()) {
-            return Err(Error::invalid(format!("attribute \"{}\" is given twice", pair[0].name())));
+        if let Some(pair) = attributes
+            .windows(2)
+            .find(|pair| pair[0].name() == pair[1].name())
+        {
+            return Err(Error::invalid(format!(
+                "attribute \"{}\" is given twice",
+                pair[0].name()
+            )));
         }
         for attribute in &mut attributes {
             attribute.doc_string = None;
@@ -212,7 +248,15 @@ impl Indexer {
             .collect::<Result<Vec<ValueId>>>()?;
         let name = proto.name.unwrap_or_default();
         let op_type = proto.op_type.unwrap_or_default();
-        self.graph.nodes.push(Node { name, domain, op_type, inputs, outputs, captures, attributes });
+        self.graph.nodes.push(Node {
+            name,
+            domain,
+            op_type,
+            inputs,
+            outputs,
+            captures,
+            attributes,
+        });
         Ok(())
     }
 
@@ -228,7 +272,10 @@ impl Indexer {
                 ))
             })?;
             if self.graph.outputs.contains(&id) {
-                return Err(Error::invalid(format!("output \"{}\" is listed twice", output.name())));
+                return Err(Error::invalid(format!(
+                    "output \"{}\" is listed twice",
+                    output.name()
+                )));
             }
             self.graph.outputs.push(id);
         }
@@ -253,17 +300,25 @@ impl Indexer {
             }
         }
         let order = order::schedule(&successors).map_err(|cycle| {
-            let labels: Vec<String> =
-                cycle.iter().take(4).map(|&node| graph.nodes[node as usize].label()).collect();
+            let labels: Vec<String> = cycle
+                .iter()
+                .take(4)
+                .map(|&node| graph.nodes[node as usize].label())
+                .collect();
             Error::invalid(format!(
                 "the graph has a cycle of {} nodes, expected none: {}",
                 cycle.len(),
                 labels.join(" → ")
             ))
         })?;
-        let mut slots: Vec<Option<Node>> =
-            std::mem::take(&mut graph.nodes).into_iter().map(Some).collect();
-        graph.nodes = order.iter().filter_map(|&node| slots[node as usize].take()).collect();
+        let mut slots: Vec<Option<Node>> = std::mem::take(&mut graph.nodes)
+            .into_iter()
+            .map(Some)
+            .collect();
+        graph.nodes = order
+            .iter()
+            .filter_map(|&node| slots[node as usize].take())
+            .collect();
         graph.producer = vec![None; graph.names.len()];
         graph.consumers = vec![Vec::new(); graph.names.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
@@ -332,7 +387,9 @@ fn declared_type(info: &ValueInfoProto) -> Option<TensorType> {
 
 /// The tensor type that a `TypeProto` describes.
 pub(crate) fn tensor_type(proto: &TypeProto) -> Option<TensorType> {
-    let Some(type_proto::Value::TensorType(tensor)) = &proto.value else { return None };
+    let Some(type_proto::Value::TensorType(tensor)) = &proto.value else {
+        return None;
+    };
     let dtype = DType::from_onnx(tensor.elem_type())?;
     let dims = tensor.shape.as_ref().map(|shape| {
         let dim = |dim: &tensor_shape_proto::Dimension| match &dim.value {
