@@ -261,11 +261,10 @@ impl Random {
                     .collect();
                 return Tensor::from_strings(&shape, strings);
             }
-            other => {
-                return Err(Error::unsupported(format!(
-                    "input \"{}\": no random values of dtype {other}",
-                    port.name
-                )));
+            // Small numbers in every 8-bit format, and anything at all in the smaller ones.
+            small => {
+                let length = small.bytes(count).unwrap_or(0);
+                bytes.extend((0..length).map(|_| (self.next() & 0x3f) as u8));
             }
         }
         Tensor::copied(*dtype, &shape, &bytes)

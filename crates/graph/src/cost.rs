@@ -151,7 +151,7 @@ impl Meter {
     }
 
     /// The size of one dimension of an input, counted from the end (1: the last).
-    fn from_end(&mut self, dims: Option<&[Dim]>, place: usize) -> u64 {
+    fn dim_from_end(&mut self, dims: Option<&[Dim]>, place: usize) -> u64 {
         let dim = dims.and_then(|dims| dims.get(dims.len().checked_sub(place)?));
         let dim = dim.cloned().unwrap_or(Dim::Unknown);
         self.size(&dim)
@@ -184,7 +184,7 @@ fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
         let both = meter
             .count(operator.dims(0))
             .saturating_add(meter.count(output));
-        both.saturating_mul(meter.from_end(keys, 2))
+        both.saturating_mul(meter.dim_from_end(keys, 2))
     };
     match (operator.domain, operator.op_type) {
         ("", "Conv" | "ConvInteger" | "DeformConv")
@@ -202,7 +202,7 @@ fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
             };
             meter
                 .count(output)
-                .saturating_mul(meter.from_end(operator.dims(0), place))
+                .saturating_mul(meter.dim_from_end(operator.dims(0), place))
         }
         ("", "MatMul" | "MatMulInteger" | "QLinearMatMul")
         | (
@@ -225,7 +225,7 @@ fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
             };
             meter
                 .count(output)
-                .saturating_mul(meter.from_end(operator.dims(0), place))
+                .saturating_mul(meter.dim_from_end(operator.dims(0), place))
         }
         ("", "Einsum") => match infer::einsum_letters(operator) {
             Some((letters, _)) => letters
@@ -251,11 +251,11 @@ fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
             attention(meter, keys)
         }
         ("com.microsoft", "Attention" | "QAttention") => {
-            let columns = meter.from_end(operator.dims(1), 1);
+            let columns = meter.dim_from_end(operator.dims(1), 1);
             let projected = meter.count(operator.dims(0)).saturating_mul(columns);
             let compared = meter
                 .count(output)
-                .saturating_mul(meter.from_end(operator.dims(0), 2));
+                .saturating_mul(meter.dim_from_end(operator.dims(0), 2));
             projected.saturating_add(compared.saturating_mul(2))
         }
         ("", "BatchNormalization") => meter

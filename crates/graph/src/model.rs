@@ -139,12 +139,13 @@ impl Weight {
             Self::Dense { shape, .. } | Self::Strings { shape, .. } => {
                 tessera_core::element_count(shape).unwrap_or(0)
             }
-            Self::Sparse(sparse) => sparse
-                .values
-                .as_ref()
-                .map_or(0, |values| values.dims.iter().product::<i64>())
-                .try_into()
-                .unwrap_or(0),
+            Self::Sparse(sparse) => {
+                let dims = sparse.values.iter().flat_map(|values| &values.dims);
+                let count = dims.copied().try_fold(1i64, i64::checked_mul);
+                count
+                    .and_then(|count| usize::try_from(count).ok())
+                    .unwrap_or(0)
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
-use tessera_core::{ContentHash, Error, Result, TensorType};
+use tessera_core::{ContentHash, Error, Result};
 
 use crate::balance::balance;
 use crate::block::{Block, WeightHashes, extract};
@@ -483,9 +483,7 @@ impl Parts<'_> {
 
     fn port(&self, id: ValueId) -> Result<Port> {
         let name = self.graph.value_name(id).to_owned();
-        let tensor_type: TensorType = self.types.get(id).cloned().ok_or_else(|| {
-            Error::unsupported(format!("tensor \"{name}\" has no dtype that could be told"))
-        })?;
+        let tensor_type = self.types.known(self.graph, id)?.clone();
         Ok(Port { name, tensor_type })
     }
 }

@@ -12,13 +12,15 @@ use crate::ProgramSource;
 use crate::buffers::BufferPool;
 
 /// A block that is loaded; whoever runs it holds the lock.
-pub(crate) type LoadedBlock = Arc<Mutex<Box<dyn Session>>>;
+pub(crate) type LoadedBlock = Arc<LockedSession>;
+
+type LockedSession = Mutex<Box<dyn Session>>;
 
 /// Loads models onto an engine.
 pub struct Loader {
     engine: Arc<dyn Engine>,
     options: LoadOptions,
-    loaded: Mutex<HashMap<LoadKey, Weak<Mutex<Box<dyn Session>>>>>,
+    loaded: Mutex<HashMap<LoadKey, Weak<LockedSession>>>,
 }
 
 /// A block, and the types of its inputs: a session is made for them.

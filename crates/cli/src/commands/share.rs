@@ -90,11 +90,11 @@ pub(super) fn report(names: &[String], shared: &Shared) -> Report {
     let mut bytes: HashMap<ContentHash, u64> = HashMap::new();
     for partition in &shared.partitions {
         for hash in partition.graph.distinct_blocks() {
-            if !bytes.contains_key(&hash) {
+            bytes.entry(hash).or_insert_with(|| {
                 order.push(hash);
                 let block = partition.blocks.get(&hash);
-                bytes.insert(hash, block.map_or(0, |block| block.weight_bytes() as u64));
-            }
+                block.map_or(0, |block| block.weight_bytes() as u64)
+            });
         }
     }
     let users = shared.users();

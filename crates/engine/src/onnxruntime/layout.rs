@@ -31,7 +31,7 @@ pub(super) fn enter(model: &mut ModelProto) {
             graph.node.iter().any(|node| {
                 node.domain().is_empty()
                     && node.op_type() == op
-                    && node.input.iter().any(|name| *name == input)
+                    && node.input.contains(&input)
             })
         };
         if !feeds("Conv") || !feeds("Add") {

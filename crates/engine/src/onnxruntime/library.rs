@@ -77,7 +77,8 @@ pub(super) fn open() -> Result<(Environment, String)> {
         .with_telemetry(false)
         .build()
         .map_err(|error| fail(&error))?;
-    environment.set_log_level(LogLevel::Error);
+    // What goes wrong comes back as an error, and is told once, by whoever handles it.
+    environment.set_log_level(LogLevel::Fatal);
     value::share_arena(&environment).map_err(|error| fail(&error))?;
     let version = version_of(&path);
     *opened = Some((environment.clone(), version.clone()));

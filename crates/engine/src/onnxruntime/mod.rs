@@ -19,6 +19,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 
 use ort::environment::Environment;
+use ort::logging::LogLevel;
 use ort::session::Session as OrtSession;
 use ort::session::builder::{GraphOptimizationLevel, PrepackedWeights, SessionBuilder};
 use tessera_core::{ContentHash, DType, Device, Error, Result};
@@ -50,6 +51,8 @@ impl OnnxRuntime {
         })
     }
 
+    /// Starts a session. What is loaded to stay uses the shared arena; what is loaded to be
+    /// optimised must not, as an arena never shrinks.
     fn builder(&self, options: &LoadOptions) -> Result<SessionBuilder> {
         if let Device::Cuda(_) = options.device {
             return Err(Error::unsupported(format!(
@@ -65,7 +68,7 @@ impl OnnxRuntime {
                 .with_inter_threads(1)?
                 .with_intra_op_spinning(false)?
                 .with_inter_op_spinning(false)?
-                .with_env_allocators()?)
+                .with_log_level(LogLevel::Fatal)?)
         };
         build().map_err(|error| Error::engine(format!("ONNX Runtime: {error}")))
     }
@@ -112,7 +115,8 @@ impl Engine for OnnxRuntime {
         let build = || -> ort::Result<SessionBuilder> {
             Ok(builder
                 .with_optimization_level(GraphOptimizationLevel::Disable)?
-                .with_prepacked_weights(&self.packed)?)
+                .with_prepacked_weights(&self.packed)?
+                .with_env_allocators()?)
         };
         let mut builder = build().map_err(fail)?;
         let weights = prepared.add_to(&mut builder).map_err(fail)?;

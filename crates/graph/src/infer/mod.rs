@@ -54,6 +54,18 @@ impl Types {
         self.facts.get(id.index()).is_some_and(|fact| fact.other)
     }
 
+    /// The type of a value that is to pass between blocks; fails where it can't.
+    pub(crate) fn known(&self, graph: &Graph, id: ValueId) -> Result<&TensorType> {
+        self.get(id).ok_or_else(|| {
+            let name = graph.value_name(id);
+            let why = match self.is_other(id) {
+                true => "is a sequence, map or optional, and only tensors pass between blocks",
+                false => "has no dtype that could be told, and can't pass between blocks",
+            };
+            tessera_core::Error::unsupported(format!("tensor \"{name}\" {why}"))
+        })
+    }
+
     /// All that is known of every value, by its number.
     pub(crate) fn facts(&self) -> &[Fact] {
         &self.facts

@@ -43,6 +43,8 @@ struct Resident {
     resident_loaded_bytes: u64,
     /// After each of them ran once.
     resident_ran_bytes: u64,
+    /// What of that is backed by files, and so shared between processes.
+    resident_file_bytes: u64,
 }
 
 pub(super) fn run(arguments: &BenchSiblings) -> Result<()> {
@@ -172,6 +174,7 @@ pub(super) fn resident(arguments: &BenchResident) -> Result<()> {
         resident_empty_bytes,
         resident_loaded_bytes,
         resident_ran_bytes: resident_bytes()?,
+        resident_file_bytes: status_bytes("RssFile:")?,
     };
     if arguments.json {
         return output::print_json(&report);
@@ -187,9 +190,13 @@ pub(super) fn resident(arguments: &BenchResident) -> Result<()> {
 
 /// The memory of this process that is resident, as Linux counts it.
 fn resident_bytes() -> Result<u64> {
+    status_bytes("VmRSS:")
+}
+
+fn status_bytes(key: &str) -> Result<u64> {
     let path = "/proc/self/status";
     let text = std::fs::read_to_string(path).map_err(|error| Error::io(path, &error))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
     let kilobytes = line.and_then(|rest| {
         rest.trim()
             .trim_end_matches("kB")
@@ -199,5 +206,5 @@ fn resident_bytes() -> Result<u64> {
     });
     kilobytes
         .map(|kilobytes| kilobytes * 1024)
-        .ok_or_else(|| Error::unsupported(format!("{path} says nothing of resident memory")))
+        .ok_or_else(|| Error::unsupported(format!("{path} has no line {key}")))
 }
