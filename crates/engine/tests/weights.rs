@@ -1,0 +1,105 @@
+//! Loading a block again costs no second copy of its weights.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use tessera_core::{ContentHash, DType, Tensor, TensorType};
+use tessera_engine::{Engine, LoadOptions, OnnxRuntime, Rten, Session};
+use tessera_graph::builder::GraphBuilder;
+use tessera_graph::{NoExternalData, Split, infer, onnx, split};
+use tessera_repository::Repository;
+
+const WIDTH: usize = 2048;
+const LAYERS: usize = 4;
+const WEIGHT_BYTES: u64 = (LAYERS * WIDTH * WIDTH * size_of::<f32>()) as u64;
+
+/// Memory is measured for the whole process: one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A repository with one block of 64 MB of weights.
+fn store(folder: &std::path::Path) -> (Repository, ContentHash, Vec<TensorType>) {
+    let mut builder = GraphBuilder::new("wide");
+    let mut value = builder.input("x", DType::F32, [1, WIDTH]);
+    for layer in 0..LAYERS {
+        let mut data = Vec::with_capacity(WIDTH * WIDTH * size_of::<f32>());
+        for index in 0..WIDTH * WIDTH {
+            let element = ((index * 31 + layer * 7919) % 1021) as f32 / 1021.0 - 0.5;
+            data.extend_from_slice(&(element / 16.0).to_le_bytes());
+        }
+        let w = builder.weight_raw("w", DType::F32.onnx(), &[WIDTH, WIDTH], data.into());
+        value = builder.node("MatMul", &[&value, &w], []);
+    }
+    builder.output(&value);
+    let graph = onnx::read::from_proto(builder.build(), &mut NoExternalData).unwrap();
+    let types = infer::infer(&graph, &BTreeMap::new()).unwrap();
+    let partition = split(&graph, &types, &Split::Blocks(1), &[]).unwrap();
+    assert_eq!(partition.weight_bytes() as u64, WEIGHT_BYTES);
+    let repository = Repository::open_or_create(folder).unwrap();
+    repository.put("wide", &partition).unwrap();
+    let inputs = partition.graph.inputs.iter();
+    let inputs = inputs.map(|port| port.tensor_type.clone()).collect();
+    (repository, partition.graph.blocks[0].block, inputs)
+}
+
+/// The memory of this process that is resident.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kilobytes = line.unwrap().split_whitespace().nth(1).unwrap();
+    kilobytes.parse::<u64>().unwrap() * 1024
+}
+
+fn run(session: &mut dyn Session) -> Vec<f64> {
+    let values: Vec<f32> = (0..WIDTH).map(|index| (index % 7) as f32 - 3.0).collect();
+    let x = Tensor::from_f32(&[1, WIDTH], &values).unwrap();
+    session.run(&[x], vec![None]).unwrap()[0].to_f64().unwrap()
+}
+
+fn further_sessions_share_the_weights(engine: &dyn Engine) {
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let folder = tempfile::tempdir().unwrap();
+    let (repository, block, inputs) = store(folder.path());
+    let options = LoadOptions::default();
+    let load = || {
+        let program = repository.program(block).unwrap();
+        let program = program.with_input_types(&inputs).unwrap();
+        engine.load(&program, &options).unwrap()
+    };
+    let mut first = load();
+    let expected = run(first.as_mut());
+    let before = resident_bytes();
+    let mut more: Vec<Box<dyn Session>> = (0..4).map(|_| load()).collect();
+    for session in &mut more {
+        assert_eq!(run(session.as_mut()), expected);
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(
+        grown <= WEIGHT_BYTES / 2,
+        "{}: four more sessions of a block with {WEIGHT_BYTES} bytes of weights took {grown}",
+        engine.name()
+    );
+    assert_eq!(run(first.as_mut()), expected);
+}
+
+#[test]
+fn further_sessions_on_rten_share_the_weights_of_the_first() {
+    further_sessions_share_the_weights(&Rten::new());
+}
+
+#[test]
+fn further_sessions_on_onnx_runtime_share_the_weights_of_the_first() {
+    if tessera_engine::find_library().is_none() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI must have ONNX Runtime, and no libonnxruntime was found"
+        );
+        eprintln!("SKIPPED: no libonnxruntime found");
+        return;
+    }
+    further_sessions_share_the_weights(&OnnxRuntime::new().unwrap());
+}
