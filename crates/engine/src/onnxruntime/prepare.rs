@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ort::AsPointer;
@@ -11,16 +12,22 @@ use tessera_core::{DType, Error, Result, Tensor};
 use tessera_graph::onnx::{ModelProto, tensor_proto};
 
 use super::value::{OrtValue, check};
+use super::session::SharedSession;
 use super::{engine_error, layout};
 use crate::{Mapping, Program};
 
 /// Constants up to this size stay in the optimised model; larger ones are references.
 const INLINE_BYTES: usize = 1024;
 
+/// Name of the file that the optimised model keeps its weights in.
+const WEIGHTS: &str = "weights";
+
 /// What ONNX Runtime made of a block, ready to be loaded any number of times.
 pub(super) struct Prepared {
     model: Vec<u8>,
     weights: Vec<(CString, Tensor)>,
+    /// Length of the file that the weights came from.
+    file_len: usize,
 }
 
 impl Prepared {
@@ -31,13 +38,10 @@ impl Prepared {
     pub(super) fn make(builder: SessionBuilder, program: &Program) -> Result<Self> {
         let label = program.label();
         let fail = |error: ort::Error| engine_error(&label, &error);
-        let folder = tempfile::Builder::new()
-            .prefix(&format!("tessera-{}-", std::process::id()))
-            .tempdir()
-            .map_err(|error| Error::io("a temporary folder", &error))?;
+        let folder = temporary_folder()?;
         let (model, weights) = (
             folder.path().join("block.onnx"),
-            folder.path().join("weights"),
+            folder.path().join(WEIGHTS),
         );
         let build = || -> ort::Result<SessionBuilder> {
             Ok(builder
@@ -47,7 +51,7 @@ impl Prepared {
                 .with_optimized_model_path(&model)?
                 .with_config_entry(
                     "session.optimized_model_external_initializers_file_name",
-                    "weights",
+                    WEIGHTS,
                 )?
                 .with_config_entry(
                     "session.optimized_model_external_initializers_min_size_in_bytes",
@@ -123,38 +127,61 @@ impl Prepared {
             let name = CString::new(tensor.name()).map_err(|_| wrong("a zero byte in its name"))?;
             found.push((name, Tensor::from_bytes(dtype, &shape, slice)?));
         }
-        Ok(Self {
-            model: proto.encode_to_vec(),
-            weights: found,
-        })
+        let file_len = file.map_or(0, |mapped: Bytes| mapped.len());
+        Ok(Self { model: proto.encode_to_vec(), weights: found, file_len })
     }
 
-    /// The optimised model.
-    pub(super) fn model(&self) -> &[u8] {
-        &self.model
-    }
-
-    /// Makes the session that `builder` builds use our memory for every weight.
-    ///
-    /// The values must outlive the session.
-    pub(super) fn add_to(&self, builder: &mut SessionBuilder) -> ort::Result<Vec<OrtValue>> {
+    /// Makes a session that uses our memory for every weight.
+    pub(super) fn session(
+        self: Arc<Self>,
+        builder: SessionBuilder,
+    ) -> Result<SharedSession, SessionError> {
+        // ONNX Runtime insists that the file of the weights is there. It need not hold anything: no
+        // weight is read from it.
+        let folder = temporary_folder().map_err(SessionError::Io)?;
+        std::fs::File::create(folder.path().join(WEIGHTS))
+            .and_then(|file| file.set_len(self.file_len as u64))
+            .map_err(|error| SessionError::Io(Error::io("a temporary file", &error)))?;
+        let mut builder = builder
+            .with_config_entry(
+                "session.model_external_initializers_file_folder_path",
+                folder.path().to_string_lossy(),
+            )
+            .map_err(ort::Error::from)?;
         let values = self
             .weights
             .iter()
-            .map(|(_, tensor)| OrtValue::over(tensor))
+            .map(|(name, tensor)| {
+                let value = OrtValue::over(tensor)?;
+                // SAFETY: the name is copied; the shared session keeps the value as long as it lives.
+                check(unsafe {
+                    (ort::api().AddInitializer)(builder.ptr_mut(), name.as_ptr(), value.as_ptr())
+                })?;
+                Ok(value)
+            })
             .collect::<ort::Result<Vec<_>>>()?;
-        let names = self.weights.iter().map(|(name, _)| name.as_c_str());
-        supply(builder, names.clone().zip(&values))?;
-        for (name, value) in names.zip(&values) {
-            // Named here as well, a weight counts as shared: its packed form is made once for all
-            // sessions.
-            // SAFETY: the name is copied; the value outlives the session, as its owner promises.
-            check(unsafe {
-                (ort::api().AddInitializer)(builder.ptr_mut(), name.as_ptr(), value.as_ptr())
-            })?;
-        }
-        Ok(values)
+        let session = builder.commit_from_memory(&self.model)?;
+        Ok(SharedSession::of_block(session, self, values))
     }
+}
+
+/// Why a session was not made.
+pub(super) enum SessionError {
+    Io(Error),
+    Engine(ort::Error),
+}
+
+impl From<ort::Error> for SessionError {
+    fn from(error: ort::Error) -> Self {
+        Self::Engine(error)
+    }
+}
+
+fn temporary_folder() -> Result<tempfile::TempDir> {
+    tempfile::Builder::new()
+        .prefix(&format!("tessera-{}-", std::process::id()))
+        .tempdir()
+        .map_err(|error| Error::io("a temporary folder", &error))
 }
 
 /// Supplies the weights that a model refers to as external data, in place of files.

@@ -13,11 +13,32 @@ use super::value::{OrtValue, check};
 use crate::Session;
 use crate::program::check_run;
 
-/// A loaded block or file.
-pub(super) struct OrtBlock {
+/// A session that several may run at the same time.
+pub(super) struct SharedSession {
     // Dropped first: the session refers to the weights below.
     session: OrtSession,
     _weights: Option<(Arc<Prepared>, Vec<OrtValue>)>,
+}
+
+impl SharedSession {
+    /// A session over weights that are ours.
+    pub(super) fn of_block(
+        session: OrtSession,
+        prepared: Arc<Prepared>,
+        weights: Vec<OrtValue>,
+    ) -> Self {
+        Self { session, _weights: Some((prepared, weights)) }
+    }
+
+    /// A session that has its weights from a file.
+    pub(super) fn of_file(session: OrtSession) -> Self {
+        Self { session, _weights: None }
+    }
+}
+
+/// A loaded block or file.
+pub(super) struct OrtBlock {
+    session: Arc<SharedSession>,
     label: String,
     inputs: Vec<(String, DType)>,
     outputs: Vec<(String, DType)>,
@@ -27,11 +48,10 @@ pub(super) struct OrtBlock {
 
 impl OrtBlock {
     pub(super) fn new(
-        session: OrtSession,
+        session: Arc<SharedSession>,
         label: String,
         inputs: Vec<(String, DType)>,
         outputs: Vec<(String, DType)>,
-        weights: Option<(Arc<Prepared>, Vec<OrtValue>)>,
     ) -> Result<Self> {
         let names = |ports: &[(String, DType)]| {
             ports
@@ -41,15 +61,7 @@ impl OrtBlock {
                 .map_err(|_| Error::invalid(format!("{label}: a name with a zero byte in it")))
         };
         let (input_names, output_names) = (names(&inputs)?, names(&outputs)?);
-        Ok(Self {
-            session,
-            _weights: weights,
-            label,
-            inputs,
-            outputs,
-            input_names,
-            output_names,
-        })
+        Ok(Self { session, label, inputs, outputs, input_names, output_names })
     }
 
     fn run_values(
@@ -67,11 +79,11 @@ impl OrtBlock {
             .iter()
             .map(|value| value.as_ref().map_or(ptr::null_mut(), OrtValue::as_ptr))
             .collect();
-        // SAFETY: names and values live until the call returns, there is one value per name, and
-        // `&mut self` keeps a second run out of the session.
+        // SAFETY: names and values live until the call returns and there is one value per name. Runs
+        // of one session at the same time are something that ONNX Runtime promises to take.
         check(unsafe {
             (ort::api().Run)(
-                self.session.ptr().cast_mut(),
+                self.session.session.ptr().cast_mut(),
                 ptr::null(),
                 input_names.as_ptr(),
                 inputs.as_ptr(),
