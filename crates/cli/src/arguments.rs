@@ -11,7 +11,7 @@ use tessera_graph::{CutPoints, ExitSpec, Split};
 
 /// Serves neural networks as blocks: cut any ONNX model, share what is the same, run the pieces.
 #[derive(Parser)]
-#[command(version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "tessera", version, max_term_width = 100, arg_required_else_help = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -20,18 +20,37 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Write a well-known architecture with made-up weights as an ONNX file
+    ///
+    /// Writes NAME.onnx, the same bytes every time for the same options. The weights are made up but
+    /// scaled so that activations stay finite, so that every benchmark runs without a download.
     Zoo(Zoo),
     /// Show what a model is made of and where it can be cut
     Inspect(Inspect),
     /// Cut a model into blocks and keep them in a repository
+    ///
+    /// Each block is stored once under the hash of its content, however many models use it; see
+    /// `tessera repo list` for what there is.
     Split(SplitCommand),
     /// Cut several models so that the layers they have in common become shared blocks
+    ///
+    /// Finds the layers that the models have in common and cuts so that each common run of layers
+    /// becomes a block of its own, which the repository then holds once.
     Share(Share),
     /// Run a model block by block on an input
+    ///
+    /// Runs a model from a file (cut as `split` cuts it) or from the repository, and prints the top
+    /// five classes, or the output where it is no classification, with the time of each block.
     Run(Run),
     /// Cut a model, run it whole and in blocks, and print how far the results are apart
+    ///
+    /// Runs the file as it is and the blocks it is cut into on the same random inputs. Fails where
+    /// the results differ by more than --tolerance, relative to the largest element of an output.
     Verify(Verify),
     /// Count and measure what each layer and block of a model costs
+    ///
+    /// Layers are what lies between neighbouring cut points. FLOPs are counted as one per
+    /// multiply-add; memory is input, weights and output together. Times are medians on this
+    /// machine.
     Profile(Profile),
     /// Look after a repository of blocks
     #[command(subcommand)]
@@ -41,8 +60,6 @@ pub(crate) enum Command {
     Bench(Bench),
 }
 
-/// Writes NAME.onnx, the same bytes every time for the same options. The weights are made up but
-/// scaled so that activations stay finite, so that every benchmark runs without a download.
 #[derive(Args)]
 pub(crate) struct Zoo {
     /// resnet18, resnet50, resnet152, vgg13, mobilenet-v2, bert-base, gpt2 or detector
@@ -100,9 +117,8 @@ impl ModelArguments {
                 };
                 let (name, dims) = text.rsplit_once('=').ok_or_else(wrong)?;
                 let dims = dims.split(',').map(str::trim).filter(|dim| !dim.is_empty());
-                let dims = dims
-                    .map(|dim| dim.parse().map_err(|_| wrong()))
-                    .collect::<Result<_>>()?;
+                let dims =
+                    dims.map(|dim| dim.parse().map_err(|_| wrong())).collect::<Result<_>>()?;
                 Ok((name.to_owned(), dims))
             })
             .collect()
@@ -119,10 +135,7 @@ impl ModelArguments {
                 };
                 let (output, threshold) = text.rsplit_once('=').ok_or_else(wrong)?;
                 let threshold = threshold.parse().map_err(|_| wrong())?;
-                Ok(ExitSpec {
-                    output: output.to_owned(),
-                    threshold,
-                })
+                Ok(ExitSpec { output: output.to_owned(), threshold })
             })
             .collect()
     }
@@ -135,12 +148,7 @@ pub(crate) struct SplitArguments {
     #[arg(long, value_name = "N", conflicts_with_all = ["at", "every"])]
     pub(crate) blocks: Option<usize>,
     /// Cut at these tensors; see `tessera inspect` for where that is possible
-    #[arg(
-        long,
-        value_name = "TENSOR,…",
-        value_delimiter = ',',
-        conflicts_with = "every"
-    )]
+    #[arg(long, value_name = "TENSOR,…", value_delimiter = ',', conflicts_with = "every")]
     pub(crate) at: Vec<String>,
     /// Cut at every cut point
     #[arg(long)]
@@ -148,6 +156,11 @@ pub(crate) struct SplitArguments {
 }
 
 impl SplitArguments {
+    /// Whether the user said anything about where to cut.
+    pub(crate) fn is_given(&self) -> bool {
+        self.blocks.is_some() || self.every || !self.at.is_empty()
+    }
+
     /// Where to cut a model with these cut points and this many exits.
     pub(crate) fn split(&self, points: &CutPoints, exits: usize) -> Split {
         if self.every {
@@ -173,22 +186,14 @@ pub(crate) struct EngineArguments {
 
 impl EngineArguments {
     pub(crate) fn options(&self) -> LoadOptions {
-        LoadOptions {
-            threads: self.threads,
-            ..LoadOptions::default()
-        }
+        LoadOptions { threads: self.threads, ..LoadOptions::default() }
     }
 }
 
 #[derive(Args)]
 pub(crate) struct RepositoryArgument {
     /// Folder of the repository; made where there is none
-    #[arg(
-        long,
-        value_name = "FOLDER",
-        env = "TESSERA_REPO",
-        default_value = "tessera-repo"
-    )]
+    #[arg(long, value_name = "FOLDER", env = "TESSERA_REPO", default_value = "tessera-repo")]
     pub(crate) repo: PathBuf,
 }
 
@@ -203,8 +208,6 @@ pub(crate) struct Inspect {
     pub(crate) json: bool,
 }
 
-/// Cuts a model into blocks. Each block is stored once under the hash of its content, however many
-/// models use it; see `tessera repo list` for what there is.
 #[derive(Args)]
 pub(crate) struct SplitCommand {
     /// ONNX file
@@ -226,8 +229,6 @@ pub(crate) struct SplitCommand {
     pub(crate) json: bool,
 }
 
-/// Finds the layers that the models have in common and cuts so that each common run of layers
-/// becomes a block of its own, which the repository then holds once.
 #[derive(Args)]
 pub(crate) struct Share {
     /// ONNX files
@@ -243,8 +244,6 @@ pub(crate) struct Share {
     pub(crate) json: bool,
 }
 
-/// Runs a model from a file (cut as `split` cuts it) or from the repository, and prints the top
-/// five classes, or the output where it is no classification, with the time of each block.
 #[derive(Args)]
 pub(crate) struct Run {
     /// ONNX file, or the name of a model in the repository
@@ -278,8 +277,6 @@ pub(crate) struct Run {
     pub(crate) json: bool,
 }
 
-/// Runs the file as it is and the blocks it is cut into on the same random inputs. Fails where the
-/// results differ by more than --tolerance, relative to the largest element of an output.
 #[derive(Args)]
 pub(crate) struct Verify {
     /// ONNX file
@@ -307,8 +304,6 @@ pub(crate) struct Verify {
     pub(crate) json: bool,
 }
 
-/// Layers are what lies between neighbouring cut points. FLOPs are counted as one per
-/// multiply-add; memory is input, weights and output together. Times are medians on this machine.
 #[derive(Args)]
 pub(crate) struct Profile {
     /// ONNX file

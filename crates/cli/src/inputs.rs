@@ -8,6 +8,9 @@ use tessera_graph::Port;
 
 use crate::npy;
 
+/// The most elements of a random input; a model that declares more is not one to try out.
+const MOST_RANDOM: usize = 1 << 28;
+
 /// The mean and deviation that ImageNet models expect to be taken out of an image.
 const IMAGENET: [(f32, f32); 3] = [(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)];
 
@@ -19,11 +22,8 @@ pub(crate) fn parse_ranges(
     texts
         .iter()
         .map(|text| {
-            let wrong = || {
-                Error::usage(format!(
-                    "--range \"{text}\", expected NAME=lo,hi with lo < hi"
-                ))
-            };
+            let wrong =
+                || Error::usage(format!("--range \"{text}\", expected NAME=lo,hi with lo < hi"));
             let (name, range) = text.rsplit_once('=').ok_or_else(wrong)?;
             let (low, high) = range.split_once(',').ok_or_else(wrong)?;
             let number = |text: &str| text.trim().parse::<i64>().map_err(|_| wrong());
@@ -40,14 +40,12 @@ pub(crate) fn parse_ranges(
 }
 
 fn unknown_input(option: &str, name: &str, inputs: &[Port]) -> Error {
-    let known: Vec<String> = inputs
-        .iter()
-        .map(|port| format!("\"{}\" {}", port.name, port.tensor_type))
-        .collect();
-    Error::usage(format!(
-        "{option}: no input \"{name}\", expected one of: {}",
-        known.join(", ")
-    ))
+    Error::usage(format!("{option}: no input \"{name}\", expected one of: {}", list(inputs)))
+}
+
+fn list(inputs: &[Port]) -> String {
+    let shown = inputs.iter().map(|port| format!("\"{}\" {}", port.name, port.tensor_type));
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 /// Inputs from `[NAME=]FILE` arguments; those that no argument names are random.
@@ -64,14 +62,28 @@ pub(crate) fn from_arguments(
             .and_then(|(name, file)| Some((inputs.iter().find(|port| port.name == name)?, file)));
         let (port, file) = match (named, inputs) {
             (Some(named), _) => named,
-            (None, [port]) => (port, argument.as_str()),
-            (None, _) => {
-                let name = argument.split_once('=').map_or("", |(name, _)| name);
-                return Err(unknown_input("--input", name, inputs));
+            (None, [port]) if Path::new(argument).exists() || !argument.contains('=') => {
+                (port, argument.as_str())
             }
+            (None, _) => match argument.split_once('=') {
+                Some((name, _)) => return Err(unknown_input("--input", name, inputs)),
+                None => {
+                    return Err(Error::usage(format!(
+                        "--input {argument}: expected NAME=FILE with one of: {}",
+                        list(inputs)
+                    )));
+                }
+            },
         };
-        let tensor =
-            read(Path::new(file), &port.tensor_type).map_err(|error| error.within(file))?;
+        let expected = &port.tensor_type;
+        let tensor = read(Path::new(file), expected).map_err(|error| error.within(file))?;
+        if !expected.accepts(tensor.dtype(), tensor.shape()) {
+            return Err(Error::invalid(format!(
+                "{file}: input \"{}\" expects {expected}, got {}",
+                port.name,
+                display_shape(tensor.dtype(), tensor.shape())
+            )));
+        }
         given.insert(&port.name, tensor);
     }
     let mut random = Random::new(seed);
@@ -95,10 +107,7 @@ pub(crate) fn random(
 
 fn read(path: &Path, expected: &TensorType) -> Result<Tensor> {
     let bytes = std::fs::read(path).map_err(|error| Error::io("read", &error))?;
-    let ending = path
-        .extension()
-        .and_then(|ending| ending.to_str())
-        .unwrap_or_default();
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     match ending.to_ascii_lowercase().as_str() {
         "npy" => npy::read(&bytes),
         "png" | "jpg" | "jpeg" => image_tensor(&bytes, expected),
@@ -115,13 +124,8 @@ fn raw_tensor(bytes: &[u8], expected: &TensorType) -> Result<Tensor> {
         ))
     };
     let dims = expected.dims.as_ref().ok_or_else(wrong)?;
-    let known = dims
-        .iter()
-        .filter_map(Dim::fixed)
-        .try_fold(1usize, usize::checked_mul);
-    let known = known
-        .and_then(|count| expected.dtype.bytes(count))
-        .ok_or_else(wrong)?;
+    let known = dims.iter().filter_map(Dim::fixed).try_fold(1usize, usize::checked_mul);
+    let known = known.and_then(|count| expected.dtype.bytes(count)).ok_or_else(wrong)?;
     let unknown = dims.iter().filter(|dim| dim.fixed().is_none()).count();
     let size = match unknown {
         0 => 1,
@@ -135,9 +139,7 @@ fn raw_tensor(bytes: &[u8], expected: &TensorType) -> Result<Tensor> {
 /// An image as ImageNet models expect it: the shorter side resized, the middle cut out, normalised.
 fn image_tensor(bytes: &[u8], expected: &TensorType) -> Result<Tensor> {
     let wrong = || {
-        Error::invalid(format!(
-            "an image can't become {expected}, expected f32 with 3 channels"
-        ))
+        Error::invalid(format!("an image can't become {expected}, expected f32 with 3 channels"))
     };
     if expected.dtype != DType::F32 {
         return Err(wrong());
@@ -176,11 +178,7 @@ fn image_tensor(bytes: &[u8], expected: &TensorType) -> Result<Tensor> {
             }
         }
     }
-    let shape = if channels_last {
-        [1, height, width, 3]
-    } else {
-        [1, 3, height, width]
-    };
+    let shape = if channels_last { [1, height, width, 3] } else { [1, 3, height, width] };
     Tensor::from_f32(&shape, &values)
 }
 
@@ -206,9 +204,7 @@ impl Random {
         (0..3)
             .map(|_| {
                 let bits = self.next();
-                (0..4)
-                    .map(|part| ((bits >> (16 * part)) & 0xffff) as f64 / 65536.0)
-                    .sum::<f64>()
+                (0..4).map(|part| ((bits >> (16 * part)) & 0xffff) as f64 / 65536.0).sum::<f64>()
             })
             .sum::<f64>()
             - 6.0
@@ -217,18 +213,14 @@ impl Random {
     fn tensor(&mut self, port: &Port, range: Option<(i64, i64)>) -> Result<Tensor> {
         let TensorType { dtype, dims } = &port.tensor_type;
         let dims = dims.as_ref().ok_or_else(|| {
-            Error::usage(format!(
-                "input \"{}\" has no shape, use --shape {0}=…",
-                port.name
-            ))
+            Error::usage(format!("input \"{}\" has no shape, use --shape {0}=…", port.name))
         })?;
         // A dimension that is open is one: one sample, one step.
         let shape: Vec<usize> = dims.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
         let shown = display_shape(*dtype, &shape);
         let too_large = || Error::usage(format!("input \"{}\": {shown} is too large", port.name));
-        let count = element_count(&shape)
-            .filter(|&count| count < 1 << 34)
-            .ok_or_else(too_large)?;
+        let count =
+            element_count(&shape).filter(|&count| count <= MOST_RANDOM).ok_or_else(too_large)?;
         // Zero and one are valid nearly everywhere: as indices, masks and flags.
         let (low, high) = range.unwrap_or((0, 2));
         let span = high.wrapping_sub(low) as u64;
@@ -256,9 +248,7 @@ impl Random {
             DType::BF16 => (0..count)
                 .for_each(|_| bytes.extend(half::bf16::from_f64(self.normal()).to_le_bytes())),
             DType::String => {
-                let strings = (0..count)
-                    .map(|_| format!("s{}", integer()).into_bytes())
-                    .collect();
+                let strings = (0..count).map(|_| format!("s{}", integer()).into_bytes()).collect();
                 return Tensor::from_strings(&shape, strings);
             }
             // Small numbers in every 8-bit format, and anything at all in the smaller ones.

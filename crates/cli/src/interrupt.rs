@@ -5,8 +5,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// What the names of this process' unfinished files begin with.
 pub(crate) fn mark() -> String {
@@ -15,48 +20,59 @@ pub(crate) fn mark() -> String {
 
 /// Notes a folder in which this process has unfinished files.
 pub(crate) fn watch(folder: &Path) {
-    let mut folders = FOLDERS
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut folders = FOLDERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if !folders.iter().any(|known| known == folder) {
         folders.push(folder.to_path_buf());
+    }
+}
+
+/// Waits for the end where one is under way: what went wrong meanwhile is no news.
+pub(crate) fn wait_if_interrupted() {
+    while INTERRUPTED.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_secs(1));
     }
 }
 
 /// Removes what is unfinished when the user interrupts, and ends with the usual code.
 pub(crate) fn clean_up_on_interrupt() {
     watch(&std::env::temp_dir());
-    let handler = || {
-        let folders = FOLDERS
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        for entry in folders
-            .iter()
-            .filter_map(|folder| std::fs::read_dir(folder).ok())
-            .flatten()
-        {
-            let Ok(path) = entry.map(|entry| entry.path()) else {
-                continue;
-            };
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
-            if name.starts_with(&mark()) {
-                let removed = if path.is_dir() {
-                    std::fs::remove_dir_all(&path)
-                } else {
-                    std::fs::remove_file(&path)
-                };
-                if let Err(error) = removed {
-                    eprintln!("tessera: {} stays behind: {error}", path.display());
-                }
+    let mut signals = match signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) {
+        Ok(signals) => signals,
+        Err(error) => {
+            eprintln!("tessera: Ctrl-C will not clean up: {error}");
+            return;
+        }
+    };
+    std::thread::spawn(move || {
+        let Some(signal) = signals.forever().next() else { return };
+        INTERRUPTED.store(true, Ordering::SeqCst);
+        // The rest of the process is still at work and may write on for a moment.
+        for _ in 0..5 {
+            if remove_unfinished() {
+                break;
             }
+            std::thread::sleep(Duration::from_millis(20));
         }
         eprintln!("tessera: interrupted");
-        std::process::exit(130);
-    };
-    if let Err(error) = ctrlc::set_handler(handler) {
-        eprintln!("tessera: Ctrl-C will not clean up: {error}");
+        // Without the usual goodbyes: libraries would tear down what other threads still use.
+        signal_hook::low_level::exit(128 + signal);
+    });
+}
+
+/// Removes this process' unfinished files; tells whether none is left.
+fn remove_unfinished() -> bool {
+    let folders = FOLDERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut clean = true;
+    for entry in folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten() {
+        let Ok(path) = entry.map(|entry| entry.path()) else { continue };
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with(&mark()) {
+            let removed = match path.is_dir() {
+                true => std::fs::remove_dir_all(&path),
+                false => std::fs::remove_file(&path),
+            };
+            clean &= removed.is_ok() && !path.exists();
+        }
     }
+    clean
 }

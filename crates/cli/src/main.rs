@@ -17,7 +17,9 @@ use clap::Parser;
 fn main() -> ExitCode {
     interrupt::clean_up_on_interrupt();
     let arguments = arguments::Arguments::parse();
-    match commands::run(arguments.command) {
+    let result = commands::run(arguments.command);
+    interrupt::wait_if_interrupted();
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tessera: {error}");

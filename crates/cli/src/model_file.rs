@@ -29,11 +29,7 @@ impl ModelFile {
     ) -> Result<Self> {
         Self::read_inner(path, shapes, exits).map_err(|error| {
             let (text, shown) = (error.to_string(), path.display().to_string());
-            if text.starts_with(&shown) {
-                error
-            } else {
-                error.within(shown)
-            }
+            if text.starts_with(&shown) { error } else { error.within(shown) }
         })
     }
 
@@ -49,12 +45,7 @@ impl ModelFile {
             [] => read_manifest(&manifest_path(path))?,
             _ => exits.to_vec(),
         };
-        Ok(Self {
-            path: path.to_path_buf(),
-            graph,
-            types,
-            exits,
-        })
+        Ok(Self { path: path.to_path_buf(), graph, types, exits })
     }
 
     /// Its cut points, with the branches of exits left aside.
@@ -72,9 +63,7 @@ impl ModelFile {
 
     /// The type of a value, as users see it.
     pub(crate) fn type_of(&self, id: ValueId) -> String {
-        self.types
-            .get(id)
-            .map_or("?".to_owned(), ToString::to_string)
+        self.types.get(id).map_or("?".to_owned(), ToString::to_string)
     }
 
     /// The name to keep the model under: the file's, without its ending.
@@ -85,10 +74,7 @@ impl ModelFile {
 
 /// The name to keep a model under: the file's, without its ending.
 pub(crate) fn name_of(path: &Path) -> String {
-    path.file_stem()
-        .and_then(|stem| stem.to_str())
-        .unwrap_or("model")
-        .to_owned()
+    path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("model").to_owned()
 }
 
 /// The files in a model's folder, each mapped once.
@@ -99,14 +85,9 @@ struct Folder {
 
 impl Folder {
     fn beside(path: &Path) -> Self {
-        let folder = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
+        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_path_buf();
-        Self {
-            folder,
-            open: HashMap::new(),
-        }
+        Self { folder, open: HashMap::new() }
     }
 }
 
@@ -117,16 +98,11 @@ impl ExternalData for Folder {
         }
         let path = self.folder.join(location);
         let missing = |error: std::io::Error| {
-            Error::io(
-                format!("external data \"{location}\" ({})", path.display()),
-                &error,
-            )
+            Error::io(format!("external data \"{location}\" ({})", path.display()), &error)
         };
         // A link must not lead out of the folder either.
-        let (real, folder) = (
-            path.canonicalize().map_err(missing)?,
-            self.folder.canonicalize().map_err(missing)?,
-        );
+        let (real, folder) =
+            (path.canonicalize().map_err(missing)?, self.folder.canonicalize().map_err(missing)?);
         if !real.starts_with(&folder) {
             return Err(Error::invalid(format!(
                 "external data \"{location}\" points outside the model's folder, expected a file inside"
@@ -170,9 +146,7 @@ pub(crate) fn write_manifest(model: &Path, exits: Vec<ExitSpec>) -> Result<()> {
 /// Writes a file that appears whole or not at all.
 pub(crate) fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
     let fail = |error: &std::io::Error| Error::io(path.display(), error);
-    let folder = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     interrupt::watch(folder);
     let mut file = tempfile::Builder::new()
@@ -184,9 +158,7 @@ pub(crate) fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
     {
         use std::os::unix::fs::PermissionsExt;
         let readable = std::fs::Permissions::from_mode(0o644);
-        file.as_file()
-            .set_permissions(readable)
-            .map_err(|error| fail(&error))?;
+        file.as_file().set_permissions(readable).map_err(|error| fail(&error))?;
     }
     file.persist(path).map_err(|error| fail(&error.error))?;
     Ok(())

@@ -25,9 +25,7 @@ const DESCRIPTIONS: &[(DType, &str)] = &[
 /// Reads a tensor.
 pub(crate) fn read(bytes: &[u8]) -> Result<Tensor> {
     let wrong = |what: &str| Error::invalid(format!("not a .npy file: {what}"));
-    let rest = bytes
-        .strip_prefix(MAGIC)
-        .ok_or_else(|| wrong("no NUMPY at the start"))?;
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("no NUMPY at the start"))?;
     let (&[major, _minor], rest) = rest.split_first_chunk().ok_or_else(|| wrong("cut short"))?;
     let (length, rest) = match major {
         1 => {
@@ -40,72 +38,39 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Tensor> {
         }
         _ => return Err(wrong("an unknown version")),
     };
-    let (header, data) = rest
-        .split_at_checked(length)
-        .ok_or_else(|| wrong("cut short"))?;
+    let (header, data) = rest.split_at_checked(length).ok_or_else(|| wrong("cut short"))?;
     let header = std::str::from_utf8(header).map_err(|_| wrong("a garbled header"))?;
     let description = quoted(header, "descr").ok_or_else(|| wrong("no dtype"))?;
-    let known = DESCRIPTIONS
-        .iter()
-        .find(|(_, name)| name[1..] == description[1..]);
-    let dtype = known
-        .filter(|_| !description.starts_with('>'))
-        .map(|(dtype, _)| *dtype);
+    let known = DESCRIPTIONS.iter().find(|(_, name)| name[1..] == description[1..]);
+    let dtype = known.filter(|_| !description.starts_with('>')).map(|(dtype, _)| *dtype);
     let dtype = dtype.ok_or_else(|| {
         Error::unsupported(format!(
             ".npy file with dtype \"{description}\", expected a plain number"
         ))
     })?;
-    if header
-        .split("'fortran_order':")
-        .nth(1)
-        .is_some_and(|rest| rest.trim().starts_with("True"))
-    {
-        return Err(Error::unsupported(
-            ".npy file in Fortran order, expected C order",
-        ));
+    if header.split("'fortran_order':").nth(1).is_some_and(|rest| rest.trim().starts_with("True")) {
+        return Err(Error::unsupported(".npy file in Fortran order, expected C order"));
     }
     let shape = header.split("'shape':").nth(1).and_then(|rest| {
         let inside = rest.trim().strip_prefix('(')?.split(')').next()?;
-        let sizes = inside
-            .split(',')
-            .map(str::trim)
-            .filter(|size| !size.is_empty());
-        sizes
-            .map(|size| size.parse::<usize>().ok())
-            .collect::<Option<Vec<_>>>()
+        let sizes = inside.split(',').map(str::trim).filter(|size| !size.is_empty());
+        sizes.map(|size| size.parse::<usize>().ok()).collect::<Option<Vec<_>>>()
     });
     Tensor::copied(dtype, &shape.ok_or_else(|| wrong("no shape"))?, data)
 }
 
 fn quoted<'a>(header: &'a str, key: &str) -> Option<&'a str> {
-    let rest = header
-        .split(&format!("'{key}':"))
-        .nth(1)?
-        .trim()
-        .strip_prefix('\'')?;
-    rest.split('\'')
-        .next()
-        .filter(|text| text.len() >= 2 && text.is_ascii())
+    let rest = header.split(&format!("'{key}':")).nth(1)?.trim().strip_prefix('\'')?;
+    rest.split('\'').next().filter(|text| text.len() >= 2 && text.is_ascii())
 }
 
 /// Writes a tensor.
 pub(crate) fn write(path: &Path, tensor: &Tensor) -> Result<()> {
-    let description = DESCRIPTIONS
-        .iter()
-        .find(|(dtype, _)| *dtype == tensor.dtype());
+    let description = DESCRIPTIONS.iter().find(|(dtype, _)| *dtype == tensor.dtype());
     let (_, description) = description.ok_or_else(|| {
-        Error::unsupported(format!(
-            "{}: .npy has no {}",
-            path.display(),
-            tensor.dtype()
-        ))
+        Error::unsupported(format!("{}: .npy has no {}", path.display(), tensor.dtype()))
     })?;
-    let shape: String = tensor
-        .shape()
-        .iter()
-        .map(|size| format!("{size},"))
-        .collect();
+    let shape: String = tensor.shape().iter().map(|size| format!("{size},")).collect();
     let mut header =
         format!("{{'descr': '{description}', 'fortran_order': False, 'shape': ({shape}), }}");
     // The data starts at a multiple of 64 bytes.
@@ -133,21 +98,13 @@ mod tests {
             let path = folder.path().join("x.npy");
             write(&path, &tensor).unwrap();
             let back = read(&std::fs::read(&path).unwrap()).unwrap();
-            assert_eq!(
-                (back.shape(), back.bytes()),
-                (tensor.shape(), tensor.bytes())
-            );
+            assert_eq!((back.shape(), back.bytes()), (tensor.shape(), tensor.bytes()));
         }
     }
 
     #[test]
     fn what_is_no_npy_file_is_refused() {
-        for bytes in [
-            &b""[..],
-            b"\x93NUMPY",
-            b"\x93NUMPY\x01\x00\xff\xff{}",
-            b"PK\x03\x04",
-        ] {
+        for bytes in [&b""[..], b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff{}", b"PK\x03\x04"] {
             assert!(read(bytes).is_err());
         }
     }

@@ -36,10 +36,7 @@ impl Table {
             Some(head) => (head, true),
             None => (*head, false),
         };
-        Self {
-            heads: heads.iter().map(head).collect(),
-            rows: Vec::new(),
-        }
+        Self { heads: heads.iter().map(head).collect(), rows: Vec::new() }
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -47,17 +44,9 @@ impl Table {
     }
 
     pub(crate) fn print(&self) -> Result<()> {
-        let heads: Vec<String> = self
-            .heads
-            .iter()
-            .map(|(head, _)| (*head).to_owned())
-            .collect();
+        let heads: Vec<String> = self.heads.iter().map(|(head, _)| (*head).to_owned()).collect();
         let width = |column: usize| {
-            let cells = self
-                .rows
-                .iter()
-                .chain([&heads])
-                .filter_map(|row| row.get(column));
+            let cells = self.rows.iter().chain([&heads]).filter_map(|row| row.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..heads.len()).map(width).collect();
@@ -85,12 +74,7 @@ impl Table {
         let heads: Vec<String> = self.heads.iter().map(|(head, _)| quote(head)).collect();
         print(&heads.join(","))?;
         for row in &self.rows {
-            print(
-                &row.iter()
-                    .map(|cell| quote(cell))
-                    .collect::<Vec<_>>()
-                    .join(","),
-            )?;
+            print(&row.iter().map(|cell| quote(cell)).collect::<Vec<_>>().join(","))?;
         }
         Ok(())
     }
@@ -98,20 +82,12 @@ impl Table {
 
 /// A size as people write it: `12.8 MB`.
 pub(crate) fn bytes(count: u64) -> String {
-    scaled(
-        count,
-        &[(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")],
-        "B",
-    )
+    scaled(count, &[(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")], "B")
 }
 
 /// A count as people write it: `25.6 M`.
 pub(crate) fn count(count: u64) -> String {
-    scaled(
-        count,
-        &[(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")],
-        "",
-    )
+    scaled(count, &[(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")], "")
 }
 
 fn scaled(value: u64, units: &[(u64, &str)], one: &str) -> String {

@@ -108,10 +108,7 @@ fn a_graph_that_is_wired_wrongly_is_refused_with_the_node_and_the_tensor() {
         ("third", "Relu", &["a"], "y"),
     ]);
     let dangling = wired(&[("sum", "Add", &["x", "ghost"], "y")]);
-    let twice = wired(&[
-        ("one", "Relu", &["x"], "y"),
-        ("two", "Sigmoid", &["x"], "y"),
-    ]);
+    let twice = wired(&[("one", "Relu", &["x"], "y"), ("two", "Sigmoid", &["x"], "y")]);
     let no_output = wired(&[("one", "Relu", &["x"], "z")]);
     let unknown = wired(&[("odd", "Frobnicate", &["x"], "y")]);
     let cases: [(&str, ModelProto, &[&str]); 5] = [
@@ -167,10 +164,7 @@ fn external_data_outside_the_folder_is_refused_whichever_way_it_is_named() {
         "link.bin",
         "way/secret.bin",
     ] {
-        save(
-            &folder.join("external.onnx"),
-            &with_external_weight(location),
-        );
+        save(&folder.join("external.onnx"), &with_external_weight(location));
         let words = ["\"w\"", location, "outside"];
         all_refuse(&folder, "external.onnx", &words);
     }
@@ -190,16 +184,9 @@ fn a_cut_where_there_is_no_cut_point_is_refused() {
             refuse(folder.path(), &arguments, &["small.onnx", word]);
         }
     }
-    for (count, words) in [
-        ("0", ["0 blocks", "1 or more"]),
-        ("9", ["9 blocks", "has 1"]),
-    ] {
+    for (count, words) in [("0", ["0 blocks", "1 or more"]), ("9", ["9 blocks", "has 1"])] {
         let arguments = ["split", "small.onnx", "--blocks", count];
-        refuse(
-            folder.path(),
-            &arguments,
-            &[&["small.onnx"][..], &words].concat(),
-        );
+        refuse(folder.path(), &arguments, &[&["small.onnx"][..], &words].concat());
     }
 }
 
@@ -215,11 +202,7 @@ fn an_exit_that_is_no_branch_of_its_own_is_refused() {
         ("y=half", ["--exit", "OUTPUT=THRESHOLD"]),
     ] {
         for command in ["inspect", "split", "verify"] {
-            refuse(
-                folder.path(),
-                &[command, "small.onnx", "--exit", exit],
-                &words,
-            );
+            refuse(folder.path(), &[command, "small.onnx", "--exit", exit], &words);
         }
     }
 }
@@ -235,10 +218,7 @@ fn a_manifest_that_is_garbled_is_refused_by_its_name() {
         ("[]", "small.exits.json"),
         ("{\"exits\": [{\"output\": \"y\"}]}", "threshold"),
         ("{\"exits\": [], \"more\": 1}", "more"),
-        (
-            "{\"exits\": [{\"output\": \"ghost\", \"threshold\": 0.5}]}",
-            "\"ghost\"",
-        ),
+        ("{\"exits\": [{\"output\": \"ghost\", \"threshold\": 0.5}]}", "\"ghost\""),
     ] {
         fs::write(&manifest, content).unwrap();
         all_refuse(folder.path(), "small.onnx", &[word]);
@@ -275,10 +255,7 @@ fn an_input_file_that_cannot_be_read_is_refused_by_its_name() {
         ("header.npy", sound[..20].to_vec()),
         ("big-endian.npy", npy(">f4", "(1, 4)", &[0; 16])),
         ("object.npy", npy("|O", "(1, 4)", &[0; 16])),
-        (
-            "vast.npy",
-            npy("<f4", "(99999999999, 99999999999)", &[0; 16]),
-        ),
+        ("vast.npy", npy("<f4", "(99999999999, 99999999999)", &[0; 16])),
         ("short.raw", vec![0; 15]),
         ("long.raw", vec![0; 17]),
         ("picture.png", image),
@@ -299,14 +276,7 @@ fn an_image_is_refused_where_the_input_is_no_image_or_the_file_none() {
     let image = image::RgbImage::from_pixel(8, 8, image::Rgb([1, 2, 3]));
     let path = folder.path().join("sound.png");
     image.save(&path).unwrap();
-    let arguments = [
-        "run",
-        "small.onnx",
-        "--engine",
-        "rten",
-        "--input",
-        "sound.png",
-    ];
+    let arguments = ["run", "small.onnx", "--engine", "rten", "--input", "sound.png"];
     refuse(folder.path(), &arguments, &["sound.png", "f32[1,4]"]);
 
     let mut graph = GraphBuilder::new("picture");
@@ -318,11 +288,7 @@ fn an_image_is_refused_where_the_input_is_no_image_or_the_file_none() {
     succeed(folder.path(), &[&run[..], &["sound.png"]].concat());
     let sound = fs::read(&path).unwrap();
     fs::write(folder.path().join("cut.png"), &sound[..sound.len() / 2]).unwrap();
-    refuse(
-        folder.path(),
-        &[&run[..], &["cut.png"]].concat(),
-        &["cut.png"],
-    );
+    refuse(folder.path(), &[&run[..], &["cut.png"]].concat(), &["cut.png"]);
 }
 
 #[test]
@@ -376,11 +342,7 @@ fn a_shape_that_does_not_fit_is_refused() {
         ("x=-1,4", ["--shape", "NAME=d,d"]),
     ] {
         for command in ["inspect", "split", "verify", "profile"] {
-            refuse(
-                folder.path(),
-                &[command, "small.onnx", "--shape", shape],
-                &words,
-            );
+            refuse(folder.path(), &[command, "small.onnx", "--shape", shape], &words);
         }
     }
 }
@@ -402,10 +364,7 @@ fn what_the_zoo_does_not_have_is_refused() {
     for (arguments, words) in [
         (&["resnet51"][..], ["resnet51", "resnet50"]),
         (&["gpt2", "--exits"], ["gpt2", "exits"]),
-        (
-            &["resnet18", "--share-with", "1", "--stages", "9"],
-            ["resnet18", "4 stages"],
-        ),
+        (&["resnet18", "--share-with", "1", "--stages", "9"], ["resnet18", "4 stages"]),
         (&["resnet18", "--batch", "0"], ["batch", "1 or more"]),
         (&["resnet18", "--batch", "many"], ["--batch", "many"]),
     ] {
@@ -416,20 +375,13 @@ fn what_the_zoo_does_not_have_is_refused() {
         let arguments = ["zoo", "mobilenet-v2", "--output", output];
         refuse(folder.path(), &arguments, &[output]);
     }
-    refuse(
-        folder.path(),
-        &["bench", "siblings", "--model", "resnet51"],
-        &["resnet51", "resnet50"],
-    );
+    refuse(folder.path(), &["bench", "siblings", "--model", "resnet51"], &["resnet51", "resnet50"]);
 }
 
 #[test]
 fn a_model_that_the_repository_lacks_is_refused_with_those_it_has() {
     let folder = with_small();
-    succeed(
-        folder.path(),
-        &["split", "small.onnx", "--repo", "repository"],
-    );
+    succeed(folder.path(), &["split", "small.onnx", "--repo", "repository"]);
     for arguments in [
         &["run", "ghost", "--engine", "rten"][..],
         &["repo", "show", "ghost"],
@@ -438,16 +390,7 @@ fn a_model_that_the_repository_lacks_is_refused_with_those_it_has() {
         let arguments = [arguments, &["--repo", "repository"]].concat();
         refuse(folder.path(), &arguments, &["\"ghost\"", "small"]);
     }
-    let exit = [
-        "run",
-        "small",
-        "--engine",
-        "rten",
-        "--repo",
-        "repository",
-        "--exit",
-        "ghost=1",
-    ];
+    let exit = ["run", "small", "--engine", "rten", "--repo", "repository", "--exit", "ghost=1"];
     refuse(folder.path(), &exit, &["\"small\"", "\"ghost\""]);
 }
 
@@ -477,11 +420,7 @@ fn a_folder_that_is_no_repository_is_refused_and_left_as_it_is() {
         }
     }
     for command in ["list", "verify", "gc"] {
-        refuse(
-            folder.path(),
-            &["repo", command, "--repo", "none"],
-            &["none"],
-        );
+        refuse(folder.path(), &["repo", command, "--repo", "none"], &["none"]);
     }
 }
 
@@ -489,14 +428,7 @@ fn a_folder_that_is_no_repository_is_refused_and_left_as_it_is() {
 fn a_name_that_is_no_file_name_is_refused_before_anything_is_made() {
     let folder = with_small();
     for name in ["../outside", "", ".hidden", "a/b", "a b"] {
-        let arguments = [
-            "split",
-            "small.onnx",
-            "--repo",
-            "repository",
-            "--name",
-            name,
-        ];
+        let arguments = ["split", "small.onnx", "--repo", "repository", "--name", name];
         refuse(folder.path(), &arguments, &["name"]);
     }
 }
@@ -506,13 +438,7 @@ fn two_models_of_one_name_are_not_shared() {
     let folder = with_small();
     fs::create_dir(folder.path().join("more")).unwrap();
     save(&folder.path().join("more/small.onnx"), &small());
-    let arguments = [
-        "share",
-        "small.onnx",
-        "more/small.onnx",
-        "--repo",
-        "repository",
-    ];
+    let arguments = ["share", "small.onnx", "more/small.onnx", "--repo", "repository"];
     refuse(folder.path(), &arguments, &["\"small\""]);
 }
 
@@ -520,10 +446,7 @@ fn two_models_of_one_name_are_not_shared() {
 fn a_damaged_weight_is_found_and_never_run() {
     let folder = tempdir().unwrap();
     save(&folder.path().join("dense.onnx"), &dense());
-    succeed(
-        folder.path(),
-        &["split", "dense.onnx", "--repo", "repository"],
-    );
+    succeed(folder.path(), &["split", "dense.onnx", "--repo", "repository"]);
     let weights = files(&folder.path().join("repository/weights"));
     assert_eq!(weights.len(), 1);
     let mut bytes = fs::read(&weights[0]).unwrap();
@@ -540,10 +463,7 @@ fn a_damaged_weight_is_found_and_never_run() {
     assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
     assert!(ran.err.contains(&hash[..12]), "{}", ran.err);
 
-    succeed(
-        folder.path(),
-        &["split", "dense.onnx", "--repo", "repository"],
-    );
+    succeed(folder.path(), &["split", "dense.onnx", "--repo", "repository"]);
     succeed(folder.path(), &["repo", "verify", "--repo", "repository"]);
     succeed(folder.path(), &run);
 }
@@ -560,11 +480,7 @@ fn a_library_that_is_none_is_refused_and_auto_goes_on_without_it() {
             .env("ORT_DYLIB_PATH", &library);
         command
     };
-    refuse_command(
-        folder.path(),
-        &mut with_library("onnxruntime"),
-        &["libonnxruntime.so"],
-    );
+    refuse_command(folder.path(), &mut with_library("onnxruntime"), &["libonnxruntime.so"]);
     let ran = finish(&mut with_library("auto"));
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);

@@ -13,16 +13,8 @@ use common::{
 use serde_json::{Value, json as json_of};
 use tempfile::tempdir;
 
-const ZOO: [&str; 8] = [
-    "resnet18",
-    "resnet50",
-    "resnet152",
-    "vgg13",
-    "mobilenet-v2",
-    "bert-base",
-    "gpt2",
-    "detector",
-];
+const ZOO: [&str; 8] =
+    ["resnet18", "resnet50", "resnet152", "vgg13", "mobilenet-v2", "bert-base", "gpt2", "detector"];
 
 fn sum(rows: &Value, field: &str) -> u64 {
     let rows = rows.as_array().unwrap().iter();
@@ -78,40 +70,18 @@ fn the_help_of_every_command_names_its_options() {
             &["run"],
             more(
                 &cut_and_run,
-                &[
-                    "--input",
-                    "--range",
-                    "--seed",
-                    "--repo",
-                    "--no-exits",
-                    "--output",
-                ],
+                &["--input", "--range", "--seed", "--repo", "--no-exits", "--output"],
             ),
         ),
-        (
-            &["verify"],
-            more(
-                &cut_and_run,
-                &["--range", "--inputs", "--seed", "--tolerance"],
-            ),
-        ),
-        (
-            &["profile"],
-            more(&cut_and_run, &["--range", "--runs", "--csv"]),
-        ),
+        (&["verify"], more(&cut_and_run, &["--range", "--inputs", "--seed", "--tolerance"])),
+        (&["profile"], more(&cut_and_run, &["--range", "--runs", "--csv"])),
         (&["repo", "list"], more(&[], &["--repo"])),
         (&["repo", "show"], more(&[], &["--repo"])),
         (&["repo", "remove"], more(&[], &["--repo"])),
         (&["repo", "verify"], more(&[], &["--repo"])),
         (&["repo", "gc"], more(&[], &["--repo", "--dry-run"])),
-        (
-            &["bench", "chain"],
-            more(&cut_and_run, &["--model", "--runs"]),
-        ),
-        (
-            &["bench", "siblings"],
-            more(&ENGINE, &["--model", "--count", "--stages"]),
-        ),
+        (&["bench", "chain"], more(&cut_and_run, &["--model", "--runs"])),
+        (&["bench", "siblings"], more(&ENGINE, &["--model", "--count", "--stages"])),
     ];
     let folder = tempdir().unwrap();
     for (command, options) in cases {
@@ -121,9 +91,7 @@ fn the_help_of_every_command_names_its_options() {
         }
     }
     let help = succeed(folder.path(), &["--help"]);
-    for command in [
-        "zoo", "inspect", "split", "share", "run", "verify", "profile", "repo",
-    ] {
+    for command in ["zoo", "inspect", "split", "share", "run", "verify", "profile", "repo"] {
         assert!(help.contains(command), "{help}");
     }
     assert_eq!(listing(folder.path()).len(), 0);
@@ -145,10 +113,7 @@ fn zoo_writes_a_file_of_the_architectures_name_and_says_what_is_in_it() {
     assert_eq!(report["bytes"], written.len());
     // 11,689,512 with batch normalisation; 2 parameters per channel become 1 when it is folded.
     let parameters = report["parameters"].as_u64().unwrap();
-    assert!(
-        (11_600_000..11_700_000).contains(&parameters),
-        "{parameters}"
-    );
+    assert!((11_600_000..11_700_000).contains(&parameters), "{parameters}");
     assert_eq!(report["exits"], json_of!([]));
     assert_eq!(listing(folder.path()).len(), 1);
     let shown = succeed(folder.path(), &["zoo", "resnet18", "--seed", "3"]);
@@ -159,10 +124,7 @@ fn zoo_writes_a_file_of_the_architectures_name_and_says_what_is_in_it() {
 fn zoo_writes_the_same_bytes_every_time_and_others_for_another_seed() {
     let folder = tempdir().unwrap();
     let make = |name: &str, seed: &str| {
-        succeed(
-            folder.path(),
-            &["zoo", "mobilenet-v2", "--seed", seed, "-o", name],
-        );
+        succeed(folder.path(), &["zoo", "mobilenet-v2", "--seed", seed, "-o", name]);
         fs::read(folder.path().join(name)).unwrap()
     };
     let first = make("first.onnx", "5");
@@ -195,14 +157,8 @@ fn inspect_shows_inputs_types_and_cut_points() {
     let folder = tempdir().unwrap();
     let model = resnet18();
     let report = json(folder.path(), &["inspect", text(&model)]);
-    assert_eq!(
-        report["inputs"],
-        json_of!([{ "name": "input", "type": "f32[1,3,224,224]" }])
-    );
-    assert_eq!(
-        report["outputs"],
-        json_of!([{ "name": "output", "type": "f32[1,1000]" }])
-    );
+    assert_eq!(report["inputs"], json_of!([{ "name": "input", "type": "f32[1,3,224,224]" }]));
+    assert_eq!(report["outputs"], json_of!([{ "name": "output", "type": "f32[1,1000]" }]));
     assert_eq!(report["exact"], true);
     assert_eq!(report["nodes"], 49);
     // After the first convolution, its ReLU and the pooling; after the sum and the ReLU of each of
@@ -214,10 +170,7 @@ fn inspect_shows_inputs_types_and_cut_points() {
     assert_eq!(cuts[0]["bytes"], 64 * 112 * 112 * 4);
     for pair in cuts.windows(2) {
         for field in ["nodes", "flops", "weight_bytes"] {
-            assert!(
-                pair[0][field].as_u64() <= pair[1][field].as_u64(),
-                "{field}"
-            );
+            assert!(pair[0][field].as_u64() <= pair[1][field].as_u64(), "{field}");
         }
     }
     let shown = succeed(folder.path(), &["inspect", text(&model)]);
@@ -234,10 +187,7 @@ fn inspect_shows_inputs_types_and_cut_points() {
 #[test]
 fn inspect_shows_open_dimensions_and_fixes_them_on_demand() {
     let folder = tempdir().unwrap();
-    succeed(
-        folder.path(),
-        &["zoo", "mobilenet-v2", "--batch", "dynamic", "-o", "m.onnx"],
-    );
+    succeed(folder.path(), &["zoo", "mobilenet-v2", "--batch", "dynamic", "-o", "m.onnx"]);
     let open = json(folder.path(), &["inspect", "m.onnx"]);
     assert_eq!(open["inputs"][0]["type"], "f32[batch,3,224,224]");
     assert_eq!(open["outputs"][0]["type"], "f32[batch,1000]");
@@ -269,15 +219,9 @@ fn split_cuts_where_it_is_asked_to() {
     let cut = split(&["--at", places]);
     assert_eq!(length(&cut["blocks"]), 3);
     assert_eq!(cut["blocks"][0]["inputs"], json_of!(["input"]));
-    assert_eq!(
-        cut["blocks"][1]["inputs"],
-        json_of!(["/maxpool/MaxPool_output_0"])
-    );
+    assert_eq!(cut["blocks"][1]["inputs"], json_of!(["/maxpool/MaxPool_output_0"]));
     assert_eq!(cut["blocks"][2]["inputs"], json_of!(["/Flatten_output_0"]));
-    assert_eq!(
-        cut["blocks"][2]["outputs"],
-        json_of!(["output f32[1,1000]"])
-    );
+    assert_eq!(cut["blocks"][2]["outputs"], json_of!(["output f32[1,1000]"]));
     assert_eq!(sum(&cut["blocks"], "weight_bytes"), cut["weight_bytes"]);
     assert_eq!(cut["model"], Value::Null);
     assert_eq!(listing(folder.path()).len(), 0, "a dry run stores nothing");
@@ -297,10 +241,7 @@ fn split_keeps_the_model_under_its_name() {
 
     let listed = json(folder.path(), &["repo", "list", "--repo", "kept"]);
     let entry = |name: &str| json_of!({ "name": name, "hash": report["model"] });
-    assert_eq!(
-        listed["models"],
-        json_of!([entry("mobilenet-v2"), entry("other")])
-    );
+    assert_eq!(listed["models"], json_of!([entry("mobilenet-v2"), entry("other")]));
     assert_eq!(listed["usage"]["blocks"], 2);
 }
 
@@ -314,10 +255,7 @@ fn the_head_of_an_exit_is_a_block_of_its_own() {
     assert_eq!(report["exits"][0]["output"], "exit_stage2");
     let head = report["exits"][0]["head"].as_u64().unwrap() as usize;
     assert_eq!(report["blocks"][head]["exit"], "exit_stage2 at 0.5");
-    assert_eq!(
-        report["blocks"][head]["outputs"],
-        json_of!(["exit_stage2 f32[1,1000]"])
-    );
+    assert_eq!(report["blocks"][head]["outputs"], json_of!(["exit_stage2 f32[1,1000]"]));
 }
 
 #[test]
@@ -333,22 +271,13 @@ fn share_keeps_what_two_siblings_have_in_common_once() {
 
     let blocks = report["blocks"].as_array().unwrap();
     let both = json_of!(["sibling-1", "sibling-2"]);
-    let common: Vec<&Value> = blocks
-        .iter()
-        .filter(|block| block["models"] == both)
-        .collect();
+    let common: Vec<&Value> = blocks.iter().filter(|block| block["models"] == both).collect();
     assert!(!common.is_empty(), "{report:#}");
-    let kept_once: u64 = common
-        .iter()
-        .map(|block| block["weight_bytes"].as_u64().unwrap())
-        .sum();
+    let kept_once: u64 = common.iter().map(|block| block["weight_bytes"].as_u64().unwrap()).sum();
     assert_eq!(kept_once, saved);
     let paths = [&report["models"][0]["path"], &report["models"][1]["path"]];
     assert_eq!(paths[0][0], paths[1][0], "the first block is common");
-    assert_ne!(
-        paths[0].as_array().unwrap().last(),
-        paths[1].as_array().unwrap().last()
-    );
+    assert_ne!(paths[0].as_array().unwrap().last(), paths[1].as_array().unwrap().last());
 
     let listed = json(folder.path(), &["repo", "list", "--repo", "kept"]);
     let usage = &listed["usage"];
@@ -356,12 +285,8 @@ fn share_keeps_what_two_siblings_have_in_common_once() {
     assert_eq!(usage["weight_bytes"], report["bytes_shared"]);
 
     let shown = succeed(folder.path(), &arguments);
-    let path: Vec<&str> = paths[0]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|hash| &hash.as_str().unwrap()[..12])
-        .collect();
+    let path: Vec<&str> =
+        paths[0].as_array().unwrap().iter().map(|hash| &hash.as_str().unwrap()[..12]).collect();
     assert!(shown.contains(&path.join(" → ")), "{shown}");
     assert!(shown.contains("saved"), "{shown}");
 }
@@ -385,10 +310,7 @@ fn a_shared_model_computes_what_its_file_computes() {
 fn share_stores_nothing_in_a_dry_run() {
     let folder = tempdir().unwrap();
     let (first, second) = (sibling(1), sibling(2));
-    let shown = succeed(
-        folder.path(),
-        &["share", text(&first), text(&second), "--dry-run"],
-    );
+    let shown = succeed(folder.path(), &["share", text(&first), text(&second), "--dry-run"]);
     assert!(shown.contains("nothing stored"), "{shown}");
     assert_eq!(listing(folder.path()).len(), 0);
 }
@@ -402,9 +324,8 @@ fn run_prints_the_top_five_classes_and_the_time_of_each_block() {
     let lines: Vec<&str> = shown.lines().collect();
     assert_eq!(lines[0], "output f32[1,1000]");
     let classes = lines[2..7].iter().map(|line| line.split_whitespace());
-    let classes: Vec<usize> = classes
-        .map(|mut words| words.next().unwrap().parse().unwrap())
-        .collect();
+    let classes: Vec<usize> =
+        classes.map(|mut words| words.next().unwrap().parse().unwrap()).collect();
 
     let report = json(folder.path(), &arguments);
     let top = report["outputs"][0]["top"][0].as_array().unwrap();
@@ -435,9 +356,8 @@ fn run_takes_a_model_from_the_repository_by_name() {
 fn run_reads_npy_and_raw_inputs_alike() {
     let folder = tempdir().unwrap();
     let model = mobilenet();
-    let data: Vec<f32> = (0..3 * 224 * 224)
-        .map(|index| ((index % 251) as f32 - 125.0) / 60.0)
-        .collect();
+    let data: Vec<f32> =
+        (0..3 * 224 * 224).map(|index| ((index % 251) as f32 - 125.0) / 60.0).collect();
     let file = npy("<f4", "(1, 3, 224, 224)", &f32_bytes(&data));
     fs::write(folder.path().join("x.npy"), file).unwrap();
     fs::write(folder.path().join("x.raw"), f32_bytes(&data)).unwrap();
@@ -508,11 +428,7 @@ fn run_leaves_at_an_exit_that_is_certain_enough_and_runs_nothing_after_it() {
     assert_eq!(taken["outputs"][0]["name"], "exit_stage2");
     assert_eq!(length(&taken["outputs"]), 1);
     let blocks = ran(&taken);
-    assert_eq!(
-        (blocks[0], blocks.last()),
-        (true, Some(&false)),
-        "{blocks:?}"
-    );
+    assert_eq!((blocks[0], blocks.last()), (true, Some(&false)), "{blocks:?}");
 
     let passed = run(&["--exit", "exit_stage2=0"]);
     assert_eq!(passed["exit"], Value::Null);
@@ -524,14 +440,7 @@ fn run_leaves_at_an_exit_that_is_certain_enough_and_runs_nothing_after_it() {
     assert_eq!(never["outputs"], passed["outputs"]);
     assert_eq!(ran(&never).iter().filter(|&&ran| !ran).count(), 1);
 
-    let arguments = [
-        "run",
-        text(&model),
-        "--blocks",
-        "3",
-        "--exit",
-        "exit_stage2=1",
-    ];
+    let arguments = ["run", text(&model), "--blocks", "3", "--exit", "exit_stage2=1"];
     let shown = succeed(folder.path(), &arguments);
     assert!(shown.contains("left at exit exit_stage2"), "{shown}");
     assert!(shown.contains("not run"), "{shown}");
@@ -616,10 +525,7 @@ fn profile_counts_the_same_for_layers_and_for_blocks() {
     for field in ["flops", "parameters", "weight_bytes"] {
         assert_eq!(report["total"][field], inspected[field], "{field}");
     }
-    assert_eq!(
-        length(&report["layers"]),
-        length(&inspected["cut_points"]) + 1
-    );
+    assert_eq!(length(&report["layers"]), length(&inspected["cut_points"]) + 1);
     for kind in ["layers", "blocks"] {
         for row in report[kind].as_array().unwrap() {
             assert!(row["median_ms"].as_f64().unwrap() > 0.0, "{row:#}");
@@ -698,9 +604,7 @@ fn the_repository_may_be_named_by_the_environment() {
     let folder = tempdir().unwrap();
     let model = mobilenet();
     let mut command = common::command(folder.path());
-    command
-        .args(["split", text(&model)])
-        .env("TESSERA_REPO", folder.path().join("mine"));
+    command.args(["split", text(&model)]).env("TESSERA_REPO", folder.path().join("mine"));
     let ran = common::finish(&mut command);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert!(folder.path().join("mine/names/mobilenet-v2").is_file());
@@ -710,16 +614,7 @@ fn the_repository_may_be_named_by_the_environment() {
 fn bench_chain_compares_within_one_run() {
     let folder = tempdir().unwrap();
     let model = mobilenet();
-    let arguments = [
-        "bench",
-        "chain",
-        "--model",
-        text(&model),
-        "--blocks",
-        "2",
-        "--runs",
-        "3",
-    ];
+    let arguments = ["bench", "chain", "--model", text(&model), "--blocks", "2", "--runs", "3"];
     let report = json(folder.path(), &arguments);
     assert_eq!(report["blocks"], 2);
     assert_eq!(report["runs"], 3);
@@ -733,26 +628,15 @@ fn bench_chain_compares_within_one_run() {
 #[test]
 fn bench_siblings_reports_what_sharing_saves() {
     let folder = tempdir().unwrap();
-    let arguments = [
-        "bench",
-        "siblings",
-        "--model",
-        "mobilenet-v2",
-        "--count",
-        "3",
-        "--stages",
-        "5",
-    ];
+    let arguments =
+        ["bench", "siblings", "--model", "mobilenet-v2", "--count", "3", "--stages", "5"];
     let report = json(folder.path(), &arguments);
     assert_eq!(report["models"], 3);
     let number = |field: &str| report[field].as_f64().unwrap();
     assert!(number("percent_saved") > 0.0);
     assert!(number("distinct_weight_bytes") < number("bytes_apart"));
     assert!(number("repository_bytes") >= number("distinct_weight_bytes"));
-    assert!(
-        number("resident_ran_bytes") <= number("resident_limit_bytes"),
-        "{report:#}"
-    );
+    assert!(number("resident_ran_bytes") <= number("resident_limit_bytes"), "{report:#}");
     assert_eq!(listing(folder.path()).len(), 0);
 }
 

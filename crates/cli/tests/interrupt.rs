@@ -48,10 +48,7 @@ impl Process {
         while !reached(self) {
             let ended = self.child.try_wait().unwrap();
             assert!(ended.is_none(), "it ended before it was interrupted");
-            assert!(
-                start.elapsed() < Duration::from_secs(60),
-                "it takes too long"
-            );
+            assert!(start.elapsed() < Duration::from_secs(60), "it takes too long");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -87,15 +84,11 @@ fn names(folder: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect()
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
 fn has_unfinished(folder: &Path) -> bool {
-    names(folder)
-        .iter()
-        .any(|name| name.starts_with("tessera-"))
+    names(folder).iter().any(|name| name.starts_with("tessera-"))
 }
 
 #[test]
@@ -105,16 +98,8 @@ fn a_file_that_is_being_written_is_removed() {
     process.interrupt();
 }
 
-const SIBLINGS: [&str; 8] = [
-    "bench",
-    "siblings",
-    "--model",
-    "mobilenet-v2",
-    "--count",
-    "12",
-    "--stages",
-    "5",
-];
+const SIBLINGS: [&str; 8] =
+    ["bench", "siblings", "--model", "mobilenet-v2", "--count", "12", "--stages", "5"];
 
 #[test]
 fn a_benchmark_removes_its_folder_before_it_has_written_to_it() {
@@ -141,16 +126,8 @@ fn a_model_that_runs_is_stopped_without_a_word_of_the_engine() {
         return;
     }
     let model = mobilenet();
-    let arguments = [
-        "bench",
-        "chain",
-        "--model",
-        text(&model),
-        "--engine",
-        "onnxruntime",
-        "--runs",
-        "1000000",
-    ];
+    let arguments =
+        ["bench", "chain", "--model", text(&model), "--engine", "onnxruntime", "--runs", "1000000"];
     let process = Process::start(&arguments);
     // Nothing tells from outside that it measures; loading takes a fraction of this.
     std::thread::sleep(Duration::from_millis(1500));

@@ -65,11 +65,7 @@ fn arguments_of<'a>(line: &'a str, program: &str) -> Option<Vec<&'a str>> {
         ["|", ">", ">>", "<", "&&", "||", "&", ";", "#"].contains(word) || word.starts_with('#')
     };
     let words = words.take_while(|word| !of_shell(word));
-    Some(
-        words
-            .map(|word| word.trim_matches(['"', '\'', ';']))
-            .collect(),
-    )
+    Some(words.map(|word| word.trim_matches(['"', '\'', ';'])).collect())
 }
 
 /// Whether the binary would take these arguments: it reads them all before it prints its help.
@@ -83,10 +79,7 @@ fn assert_parses(arguments: &[&str]) {
 fn the_two_commands_of_the_readme_exist_and_can_be_run() {
     let readme = read("README.md");
     for script in ["scripts/demo", "scripts/test"] {
-        assert!(
-            readme.contains(script),
-            "the README says nothing of {script}"
-        );
+        assert!(readme.contains(script), "the README says nothing of {script}");
         let metadata = fs::metadata(project().join(script)).unwrap();
         assert!(metadata.is_file(), "{script}");
         assert_ne!(metadata.permissions().mode() & 0o111, 0, "{script}");
@@ -101,10 +94,7 @@ fn every_script_that_the_readme_names_exists() {
         for word in line.split_whitespace() {
             let word = word.trim_start_matches("./");
             if word.starts_with("scripts/") {
-                assert!(
-                    project().join(word).is_file(),
-                    "{word}: in the README alone"
-                );
+                assert!(project().join(word).is_file(), "{word}: in the README alone");
             }
         }
     }
@@ -132,10 +122,8 @@ fn every_command_line_in_the_readme_is_one_that_tessera_takes() {
 #[test]
 fn every_step_of_the_demo_is_one_that_tessera_takes() {
     let demo = read("scripts/demo");
-    let steps: Vec<Vec<&str>> = demo
-        .lines()
-        .filter_map(|line| arguments_of(line, "step"))
-        .collect();
+    let steps: Vec<Vec<&str>> =
+        demo.lines().filter_map(|line| arguments_of(line, "step")).collect();
     for step in &steps {
         assert_parses(step);
     }

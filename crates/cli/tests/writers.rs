@@ -30,10 +30,8 @@ fn four_processes_fill_one_repository_that_none_of_them_found() {
     let models = siblings();
     for _ in 0..3 {
         let folder = tempdir().unwrap();
-        let writers: Vec<Child> = models
-            .iter()
-            .map(|model| start_split(folder.path(), model))
-            .collect();
+        let writers: Vec<Child> =
+            models.iter().map(|model| start_split(folder.path(), model)).collect();
         for writer in writers {
             let output = writer.wait_with_output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr);
@@ -61,10 +59,7 @@ fn a_writer_that_is_killed_harms_no_model_and_gc_removes_what_it_left() {
     let models = siblings();
     let folder = tempdir().unwrap();
     let repository = ["--repo", "repository"];
-    succeed(
-        folder.path(),
-        &[&["split", text(&models[0])][..], &repository].concat(),
-    );
+    succeed(folder.path(), &[&["split", text(&models[0])][..], &repository].concat());
     let verify = [&["repo", "verify"][..], &repository].concat();
     for (round, delay) in [0, 2, 4, 8, 12, 16, 24, 32, 48, 64].into_iter().enumerate() {
         let model = &models[1 + round % 3];
@@ -91,14 +86,7 @@ fn a_writer_that_is_killed_harms_no_model_and_gc_removes_what_it_left() {
         succeed(folder.path(), &again);
     }
     assert_eq!(length(&json(folder.path(), &verify)["problems"]), 0);
-    let run = [
-        "run",
-        "sibling-4",
-        "--repo",
-        "repository",
-        "--engine",
-        "rten",
-    ];
+    let run = ["run", "sibling-4", "--repo", "repository", "--engine", "rten"];
     succeed(folder.path(), &run);
 }
 
@@ -110,9 +98,6 @@ fn a_repository_whose_maker_was_killed_can_still_be_made() {
     for name in ["blocks", "weights", "tmp"] {
         fs::create_dir_all(folder.path().join("repository").join(name)).unwrap();
     }
-    succeed(
-        folder.path(),
-        &["split", text(&model), "--repo", "repository"],
-    );
+    succeed(folder.path(), &["split", text(&model), "--repo", "repository"]);
     succeed(folder.path(), &["repo", "verify", "--repo", "repository"]);
 }

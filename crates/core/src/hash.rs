@@ -58,10 +58,7 @@ impl FromStr for ContentHash {
         let mut bytes = [0; 32];
         for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
             let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
-            if pair
-                .bytes()
-                .any(|digit| !matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
-            {
+            if pair.bytes().any(|digit| !matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
                 return Err(wrong());
             }
             *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
@@ -78,9 +75,7 @@ impl Serialize for ContentHash {
 
 impl<'de> Deserialize<'de> for ContentHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

@@ -50,10 +50,7 @@ pub struct TensorType {
 impl TensorType {
     /// A type with these dimensions.
     pub fn new(dtype: DType, dims: Vec<Dim>) -> Self {
-        Self {
-            dtype,
-            dims: Some(dims),
-        }
+        Self { dtype, dims: Some(dims) }
     }
 
     /// A type of which only the dtype is known.
@@ -99,9 +96,7 @@ impl fmt::Display for TensorType {
 
 /// The number of elements of a shape; `None` where it overflows.
 pub fn element_count(shape: &[usize]) -> Option<usize> {
-    shape
-        .iter()
-        .try_fold(1usize, |count, &size| count.checked_mul(size))
+    shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size))
 }
 
 /// A dtype and shape as users see them: `f32[1,3,224,224]`.

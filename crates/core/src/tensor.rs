@@ -60,13 +60,23 @@ const ALIGNMENT: usize = 64;
 impl HostBuffer {
     /// A buffer of `len` zeroed bytes.
     pub fn new(len: usize) -> Self {
-        let storage = vec![0; len.saturating_add(ALIGNMENT)];
+        Self::over(vec![0; len.saturating_add(ALIGNMENT)], len)
+    }
+
+    /// A buffer of `len` zeroed bytes; fails where there is not that much memory.
+    pub fn try_new(len: usize) -> Result<Self> {
+        let mut storage = Vec::new();
+        let whole = len.saturating_add(ALIGNMENT);
+        storage
+            .try_reserve_exact(whole)
+            .map_err(|_| Error::usage(format!("no memory for a tensor of {len} bytes")))?;
+        storage.resize(whole, 0);
+        Ok(Self::over(storage, len))
+    }
+
+    fn over(storage: Vec<u8>, len: usize) -> Self {
         let start = storage.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-        Self {
-            storage,
-            start,
-            len,
-        }
+        Self { storage, start, len }
     }
 }
 
@@ -120,11 +130,7 @@ impl TensorMut {
     /// A zeroed tensor in heap memory.
     pub fn zeroed(dtype: DType, shape: &[usize]) -> Result<Self> {
         let len = byte_len(dtype, shape)?;
-        Ok(Self {
-            dtype,
-            shape: shape.to_vec(),
-            buffer: Box::new(HostBuffer::new(len)),
-        })
+        Ok(Self { dtype, shape: shape.to_vec(), buffer: Box::new(HostBuffer::try_new(len)?) })
     }
 
     /// A tensor over memory that the caller provides, which must be large enough.
@@ -137,11 +143,7 @@ impl TensorMut {
                 display_shape(dtype, shape)
             )));
         }
-        Ok(Self {
-            dtype,
-            shape: shape.to_vec(),
-            buffer,
-        })
+        Ok(Self { dtype, shape: shape.to_vec(), buffer })
     }
 
     /// Element type.
@@ -175,10 +177,7 @@ impl TensorMut {
         Tensor {
             dtype: self.dtype,
             shape: self.shape,
-            data: Data::Region {
-                region: self.buffer.into(),
-                offset: 0,
-            },
+            data: Data::Region { region: self.buffer.into(), offset: 0 },
         }
     }
 }
@@ -199,10 +198,7 @@ pub struct Tensor {
 
 #[derive(Clone)]
 enum Data {
-    Region {
-        region: Arc<dyn Region>,
-        offset: usize,
-    },
+    Region { region: Arc<dyn Region>, offset: usize },
     Strings(Arc<[Vec<u8>]>),
 }
 
@@ -218,11 +214,7 @@ impl Tensor {
             )));
         }
         let region: Arc<dyn Region> = Arc::new(SharedBytes(bytes));
-        Ok(Self {
-            dtype,
-            shape: shape.to_vec(),
-            data: Data::Region { region, offset: 0 },
-        })
+        Ok(Self { dtype, shape: shape.to_vec(), data: Data::Region { region, offset: 0 } })
     }
 
     /// A tensor over any region, which is kept and not copied.
@@ -235,11 +227,7 @@ impl Tensor {
                 region.len()
             )));
         }
-        Ok(Self {
-            dtype,
-            shape: shape.to_vec(),
-            data: Data::Region { region, offset: 0 },
-        })
+        Ok(Self { dtype, shape: shape.to_vec(), data: Data::Region { region, offset: 0 } })
     }
 
     /// A tensor of `f32` values.
@@ -254,16 +242,17 @@ impl Tensor {
 
     /// A tensor with a copy of `bytes`, aligned for vector instructions.
     pub fn copied(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Self> {
+        // The lengths first: a shape that somebody made up must not make us allocate for it.
+        if byte_len(dtype, shape)? != bytes.len() {
+            return Err(Error::invalid(format!(
+                "{} does not hold {} bytes",
+                display_shape(dtype, shape),
+                bytes.len()
+            )));
+        }
         let mut tensor = TensorMut::zeroed(dtype, shape)?;
-        match tensor.bytes_mut() {
-            Some(target) if target.len() == bytes.len() => target.copy_from_slice(bytes),
-            _ => {
-                return Err(Error::invalid(format!(
-                    "{} does not hold {} bytes",
-                    display_shape(dtype, shape),
-                    bytes.len()
-                )));
-            }
+        if let Some(target) = tensor.bytes_mut() {
+            target.copy_from_slice(bytes);
         }
         Ok(tensor.freeze())
     }
@@ -363,10 +352,7 @@ impl Tensor {
                 display_shape(self.dtype, shape)
             )));
         }
-        Ok(Self {
-            shape: shape.to_vec(),
-            ..self.clone()
-        })
+        Ok(Self { shape: shape.to_vec(), ..self.clone() })
     }
 
     /// Rows `start..start + count` of the first dimension, in the same memory.
@@ -390,10 +376,7 @@ impl Tensor {
             Data::Region { region, offset } => Ok(Self {
                 dtype: self.dtype,
                 shape,
-                data: Data::Region {
-                    region: Arc::clone(region),
-                    offset: offset + start * row,
-                },
+                data: Data::Region { region: Arc::clone(region), offset: offset + start * row },
             }),
             Data::Strings(_) => Err(wrong()),
         }
@@ -403,12 +386,7 @@ impl Tensor {
     pub fn to_f64(&self) -> Option<Vec<f64>> {
         let bytes = self.bytes()?;
         fn each<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f64) -> Vec<f64> {
-            bytes
-                .as_chunks::<N>()
-                .0
-                .iter()
-                .map(|chunk| read(*chunk))
-                .collect()
+            bytes.as_chunks::<N>().0.iter().map(|chunk| read(*chunk)).collect()
         }
         Some(match self.dtype {
             DType::F32 => each(bytes, |b| f64::from(f32::from_le_bytes(b))),
@@ -435,14 +413,9 @@ impl fmt::Debug for Tensor {
 }
 
 fn byte_len(dtype: DType, shape: &[usize]) -> Result<usize> {
-    element_count(shape)
-        .and_then(|count| dtype.bytes(count))
-        .ok_or_else(|| {
-            Error::usage(format!(
-                "{} has no size in bytes",
-                display_shape(dtype, shape)
-            ))
-        })
+    element_count(shape).and_then(|count| dtype.bytes(count)).ok_or_else(|| {
+        Error::usage(format!("{} has no size in bytes", display_shape(dtype, shape)))
+    })
 }
 
 #[cfg(test)]

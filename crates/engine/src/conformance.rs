@@ -25,22 +25,10 @@ pub type Check = (&'static str, fn(&dyn Engine));
 
 /// Every check.
 pub const CHECKS: &[Check] = &[
-    (
-        "computes_what_the_operators_say",
-        computes_what_the_operators_say,
-    ),
-    (
-        "writes_to_the_memory_it_is_given",
-        writes_to_the_memory_it_is_given,
-    ),
-    (
-        "results_stay_when_the_session_is_gone",
-        results_stay_when_the_session_is_gone,
-    ),
-    (
-        "reads_weights_from_memory_of_the_caller",
-        reads_weights_from_memory_of_the_caller,
-    ),
+    ("computes_what_the_operators_say", computes_what_the_operators_say),
+    ("writes_to_the_memory_it_is_given", writes_to_the_memory_it_is_given),
+    ("results_stay_when_the_session_is_gone", results_stay_when_the_session_is_gone),
+    ("reads_weights_from_memory_of_the_caller", reads_weights_from_memory_of_the_caller),
     ("takes_any_batch_size", takes_any_batch_size),
     (
         "takes_several_inputs_and_gives_several_outputs",
@@ -48,39 +36,15 @@ pub const CHECKS: &[Check] = &[
     ),
     ("keeps_integers_exact", keeps_integers_exact),
     ("keeps_booleans", keeps_booleans),
-    (
-        "takes_tensors_that_are_not_aligned",
-        takes_tensors_that_are_not_aligned,
-    ),
+    ("takes_tensors_that_are_not_aligned", takes_tensors_that_are_not_aligned),
     ("runs_bodies_that_capture", runs_bodies_that_capture),
-    (
-        "gives_the_same_with_any_number_of_threads",
-        gives_the_same_with_any_number_of_threads,
-    ),
-    (
-        "refuses_a_wrong_dtype_by_name",
-        refuses_a_wrong_dtype_by_name,
-    ),
-    (
-        "refuses_a_wrong_number_of_tensors",
-        refuses_a_wrong_number_of_tensors,
-    ),
-    (
-        "refuses_a_wrong_shape_and_goes_on",
-        refuses_a_wrong_shape_and_goes_on,
-    ),
-    (
-        "refuses_a_buffer_of_the_wrong_shape",
-        refuses_a_buffer_of_the_wrong_shape,
-    ),
-    (
-        "names_the_block_and_operator_it_lacks",
-        names_the_block_and_operator_it_lacks,
-    ),
-    (
-        "runs_two_sessions_of_a_block_at_once",
-        runs_two_sessions_of_a_block_at_once,
-    ),
+    ("gives_the_same_with_any_number_of_threads", gives_the_same_with_any_number_of_threads),
+    ("refuses_a_wrong_dtype_by_name", refuses_a_wrong_dtype_by_name),
+    ("refuses_a_wrong_number_of_tensors", refuses_a_wrong_number_of_tensors),
+    ("refuses_a_wrong_shape_and_goes_on", refuses_a_wrong_shape_and_goes_on),
+    ("refuses_a_buffer_of_the_wrong_shape", refuses_a_buffer_of_the_wrong_shape),
+    ("names_the_block_and_operator_it_lacks", names_the_block_and_operator_it_lacks),
+    ("runs_two_sessions_of_a_block_at_once", runs_two_sessions_of_a_block_at_once),
 ];
 
 /// Cuts a model into one block.
@@ -109,9 +73,7 @@ fn program(partition: &Partition) -> Program {
 }
 
 fn load(engine: &dyn Engine, model: ModelProto) -> Box<dyn Session> {
-    engine
-        .load(&program(&whole(model)), &LoadOptions::default())
-        .unwrap()
+    engine.load(&program(&whole(model)), &LoadOptions::default()).unwrap()
 }
 
 fn values(tensor: &Tensor) -> Vec<f64> {
@@ -121,20 +83,11 @@ fn values(tensor: &Tensor) -> Vec<f64> {
 /// `y = relu(x · w + b)`, `w` large enough to be a weight of its own.
 fn dense() -> ModelProto {
     let mut graph = GraphBuilder::new("dense");
-    let x = graph.input(
-        "x",
-        DType::F32,
-        [tessera_core::Dim::Unknown, tessera_core::Dim::Fixed(64)],
-    );
-    let weights = (0..64 * 64)
-        .map(|index| ((index % 7) as f32 - 3.0) / 8.0)
-        .collect();
+    let x =
+        graph.input("x", DType::F32, [tessera_core::Dim::Unknown, tessera_core::Dim::Fixed(64)]);
+    let weights = (0..64 * 64).map(|index| ((index % 7) as f32 - 3.0) / 8.0).collect();
     let w = graph.weight("w", &[64, 64], weights);
-    let b = graph.weight(
-        "b",
-        &[64],
-        (0..64).map(|index| index as f32 / 64.0).collect(),
-    );
+    let b = graph.weight("b", &[64], (0..64).map(|index| index as f32 / 64.0).collect());
     let product = graph.node("MatMul", &[&x, &w], []);
     let sum = graph.node("Add", &[&product, &b], []);
     let y = graph.node("Relu", &[&sum], []);
@@ -143,9 +96,7 @@ fn dense() -> ModelProto {
 }
 
 fn dense_input(rows: usize) -> (Tensor, Vec<f64>) {
-    let input: Vec<f32> = (0..rows * 64)
-        .map(|index| ((index % 11) as f32 - 5.0) / 4.0)
-        .collect();
+    let input: Vec<f32> = (0..rows * 64).map(|index| ((index % 11) as f32 - 5.0) / 4.0).collect();
     let mut expected = Vec::new();
     for row in input.chunks(64) {
         for column in 0..64 {
@@ -177,9 +128,7 @@ fn writes_to_the_memory_it_is_given(engine: &dyn Engine) {
     let buffer = HostBuffer::new(2 * 64 * 4);
     let address = buffer.address().as_ptr().addr();
     let bound = TensorMut::over(DType::F32, &[2, 64], Box::new(buffer)).unwrap();
-    let outputs = load(engine, dense())
-        .run(&[input], vec![Some(bound)])
-        .unwrap();
+    let outputs = load(engine, dense()).run(&[input], vec![Some(bound)]).unwrap();
     assert_eq!(outputs[0].address(), Some(address));
     assert_near(&values(&outputs[0]), &expected);
 }
@@ -187,15 +136,8 @@ fn writes_to_the_memory_it_is_given(engine: &dyn Engine) {
 fn results_stay_when_the_session_is_gone(engine: &dyn Engine) {
     let (input, expected) = dense_input(2);
     let mut session = load(engine, dense());
-    let first = session
-        .run(std::slice::from_ref(&input), vec![None])
-        .unwrap();
-    session
-        .run(
-            &[Tensor::from_f32(&[1, 64], &[9.0; 64]).unwrap()],
-            vec![None],
-        )
-        .unwrap();
+    let first = session.run(std::slice::from_ref(&input), vec![None]).unwrap();
+    session.run(&[Tensor::from_f32(&[1, 64], &[9.0; 64]).unwrap()], vec![None]).unwrap();
     drop(session);
     assert_near(&values(&first[0]), &expected);
 }
@@ -207,20 +149,14 @@ fn reads_weights_from_memory_of_the_caller(engine: &dyn Engine) {
     // The session must keep alive what it reads.
     drop((program, partition));
     let (input, expected) = dense_input(4);
-    assert_near(
-        &values(&session.run(&[input], vec![None]).unwrap()[0]),
-        &expected,
-    );
+    assert_near(&values(&session.run(&[input], vec![None]).unwrap()[0]), &expected);
 }
 
 fn takes_any_batch_size(engine: &dyn Engine) {
     let mut session = load(engine, dense());
     for rows in [1, 5, 2] {
         let (input, expected) = dense_input(rows);
-        assert_near(
-            &values(&session.run(&[input], vec![None]).unwrap()[0]),
-            &expected,
-        );
+        assert_near(&values(&session.run(&[input], vec![None]).unwrap()[0]), &expected);
     }
 }
 
@@ -234,9 +170,7 @@ fn takes_several_inputs_and_gives_several_outputs(engine: &dyn Engine) {
     graph.output_of_any_shape(&difference, DType::F32);
     let partition = whole(graph.build());
     let node = &partition.graph.blocks[0];
-    let mut session = engine
-        .load(&program(&partition), &LoadOptions::default())
-        .unwrap();
+    let mut session = engine.load(&program(&partition), &LoadOptions::default()).unwrap();
     let given = [
         Tensor::from_f32(&[2], &[5.0, 7.0]).unwrap(),
         Tensor::from_f32(&[2], &[1.0, 2.0]).unwrap(),
@@ -251,11 +185,7 @@ fn takes_several_inputs_and_gives_several_outputs(engine: &dyn Engine) {
         .collect();
     let outputs = session.run(&inputs, vec![None, None]).unwrap();
     for (port, output) in node.outputs.iter().zip(&outputs) {
-        let expected = if port.name == sum {
-            [6.0, 9.0]
-        } else {
-            [4.0, 5.0]
-        };
+        let expected = if port.name == sum { [6.0, 9.0] } else { [4.0, 5.0] };
         assert_near(&values(output), &expected);
     }
 }
@@ -267,9 +197,7 @@ fn keeps_integers_exact(engine: &dyn Engine) {
     let y = graph.node("Add", &[&x, &one], []);
     graph.output_of_any_shape(&y, DType::I64);
     let input = Tensor::from_i64(&[3], &[0, -5, 1_000_000_007]).unwrap();
-    let outputs = load(engine, graph.build())
-        .run(&[input], vec![None])
-        .unwrap();
+    let outputs = load(engine, graph.build()).run(&[input], vec![None]).unwrap();
     assert_eq!(outputs[0].dtype(), DType::I64);
     assert_eq!(values(&outputs[0]), [1.0, -4.0, 1_000_000_008.0]);
 }
@@ -282,13 +210,8 @@ fn keeps_booleans(engine: &dyn Engine) {
     let y = graph.node("Not", &[&is_positive], []);
     graph.output_of_any_shape(&y, DType::Bool);
     let input = Tensor::from_f32(&[3], &[1.0, -1.0, 0.0]).unwrap();
-    let outputs = load(engine, graph.build())
-        .run(&[input], vec![None])
-        .unwrap();
-    assert_eq!(
-        (outputs[0].dtype(), outputs[0].bytes()),
-        (DType::Bool, Some(&[0, 1, 1][..]))
-    );
+    let outputs = load(engine, graph.build()).run(&[input], vec![None]).unwrap();
+    assert_eq!((outputs[0].dtype(), outputs[0].bytes()), (DType::Bool, Some(&[0, 1, 1][..])));
 }
 
 fn takes_tensors_that_are_not_aligned(engine: &dyn Engine) {
@@ -320,9 +243,7 @@ fn runs_bodies_that_capture(engine: &dyn Engine) {
     let y = model.node("If", &[&condition], attributes);
     model.output_of_any_shape(&y, DType::F32);
     let partition = whole(model.build());
-    let mut session = engine
-        .load(&program(&partition), &LoadOptions::default())
-        .unwrap();
+    let mut session = engine.load(&program(&partition), &LoadOptions::default()).unwrap();
     for (flag, expected) in [(1u8, [18.0, 50.0]), (0, [3.0, 5.0])] {
         let x = Tensor::from_f32(&[2], &[3.0, 5.0]).unwrap();
         let flag = Tensor::copied(DType::Bool, &[], &[flag]).unwrap();
@@ -335,10 +256,7 @@ fn runs_bodies_that_capture(engine: &dyn Engine) {
                 tessera_graph::Source::Block { .. } => panic!("one block has no other"),
             })
             .collect();
-        assert_near(
-            &values(&session.run(&inputs, vec![None]).unwrap()[0]),
-            &expected,
-        );
+        assert_near(&values(&session.run(&inputs, vec![None]).unwrap()[0]), &expected);
     }
 }
 
@@ -346,41 +264,25 @@ fn gives_the_same_with_any_number_of_threads(engine: &dyn Engine) {
     let partition = whole(dense());
     let (input, _) = dense_input(8);
     let run = |threads| {
-        let options = LoadOptions {
-            threads: NonZeroUsize::new(threads).unwrap(),
-            ..LoadOptions::default()
-        };
+        let options =
+            LoadOptions { threads: NonZeroUsize::new(threads).unwrap(), ..LoadOptions::default() };
         let mut session = engine.load(&program(&partition), &options).unwrap();
-        values(
-            &session
-                .run(std::slice::from_ref(&input), vec![None])
-                .unwrap()[0],
-        )
+        values(&session.run(std::slice::from_ref(&input), vec![None]).unwrap()[0])
     };
     assert_near(&run(2), &run(1));
 }
 
 fn refuses_a_wrong_dtype_by_name(engine: &dyn Engine) {
     let input = Tensor::from_i64(&[1, 64], &[0; 64]).unwrap();
-    let error = load(engine, dense())
-        .run(&[input], vec![None])
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("f32") && error.contains("i64[1,64]"),
-        "{error}"
-    );
+    let error = load(engine, dense()).run(&[input], vec![None]).unwrap_err().to_string();
+    assert!(error.contains("f32") && error.contains("i64[1,64]"), "{error}");
 }
 
 fn refuses_a_wrong_number_of_tensors(engine: &dyn Engine) {
     let mut session = load(engine, dense());
     let (input, _) = dense_input(1);
     assert!(session.run(&[], vec![None]).is_err());
-    assert!(
-        session
-            .run(&[input.clone(), input.clone()], vec![None])
-            .is_err()
-    );
+    assert!(session.run(&[input.clone(), input.clone()], vec![None]).is_err());
     assert!(session.run(std::slice::from_ref(&input), vec![]).is_err());
 }
 
@@ -392,21 +294,14 @@ fn refuses_a_wrong_shape_and_goes_on(engine: &dyn Engine) {
     assert!(error.to_string().contains("block "), "{error}");
     assert!(!error.to_string().contains('\n'), "{error}");
     let (input, expected) = dense_input(1);
-    assert_near(
-        &values(&session.run(&[input], vec![None]).unwrap()[0]),
-        &expected,
-    );
+    assert_near(&values(&session.run(&[input], vec![None]).unwrap()[0]), &expected);
 }
 
 fn refuses_a_buffer_of_the_wrong_shape(engine: &dyn Engine) {
     let mut session = load(engine, dense());
     let (input, _) = dense_input(2);
     let bound = TensorMut::zeroed(DType::F32, &[3, 64]).unwrap();
-    assert!(
-        session
-            .run(std::slice::from_ref(&input), vec![Some(bound)])
-            .is_err()
-    );
+    assert!(session.run(std::slice::from_ref(&input), vec![Some(bound)]).is_err());
     let bound = TensorMut::zeroed(DType::I64, &[2, 64]).unwrap();
     assert!(session.run(&[input], vec![Some(bound)]).is_err());
 }
@@ -424,10 +319,7 @@ fn names_the_block_and_operator_it_lacks(engine: &dyn Engine) {
         return;
     };
     let text = error.to_string();
-    assert!(
-        text.contains("DeformConv") && text.contains(&program.label()),
-        "{text}"
-    );
+    assert!(text.contains("DeformConv") && text.contains(&program.label()), "{text}");
 }
 
 fn runs_two_sessions_of_a_block_at_once(engine: &dyn Engine) {
@@ -440,9 +332,7 @@ fn runs_two_sessions_of_a_block_at_once(engine: &dyn Engine) {
                 let mut session = engine.load(&program, &LoadOptions::default()).unwrap();
                 let (input, expected) = dense_input(rows);
                 for _ in 0..20 {
-                    let outputs = session
-                        .run(std::slice::from_ref(&input), vec![None])
-                        .unwrap();
+                    let outputs = session.run(std::slice::from_ref(&input), vec![None]).unwrap();
                     assert_near(&values(&outputs[0]), &expected);
                 }
             });

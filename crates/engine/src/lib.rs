@@ -33,10 +33,7 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self {
-            threads: NonZeroUsize::MIN,
-            device: Device::Cpu,
-        }
+        Self { threads: NonZeroUsize::MIN, device: Device::Cpu }
     }
 }
 

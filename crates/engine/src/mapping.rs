@@ -16,9 +16,7 @@ impl Mapping {
     pub fn open(path: &Path) -> Result<Self> {
         let shown = path.display();
         let file = File::open(path).map_err(|error| Error::io(shown.to_string(), &error))?;
-        let metadata = file
-            .metadata()
-            .map_err(|error| Error::io(shown.to_string(), &error))?;
+        let metadata = file.metadata().map_err(|error| Error::io(shown.to_string(), &error))?;
         if !metadata.is_file() {
             return Err(Error::usage(format!("{shown}: not a file")));
         }

@@ -54,12 +54,7 @@ impl Program {
             }
         }
         let (file, key) = (block.program().clone(), block.hash());
-        Ok(Self {
-            block,
-            weights,
-            file,
-            key,
-        })
+        Ok(Self { block, weights, file, key })
     }
 
     /// The same program with what is known of the shapes of its inputs, which lets engines choose
@@ -73,18 +68,13 @@ impl Program {
         let graph = model.graph.get_or_insert_default();
         let mut symbols = Vec::new();
         for (input, known) in graph.input.iter_mut().zip(inputs) {
-            let Some(type_proto::Value::TensorType(tensor)) = input
-                .r#type
-                .as_mut()
-                .and_then(|declared| declared.value.as_mut())
+            let Some(type_proto::Value::TensorType(tensor)) =
+                input.r#type.as_mut().and_then(|declared| declared.value.as_mut())
             else {
                 continue;
             };
             tensor.shape = known.dims.as_ref().map(|dims| TensorShapeProto {
-                dim: dims
-                    .iter()
-                    .map(|dim| dimension(dim, &mut symbols))
-                    .collect(),
+                dim: dims.iter().map(|dim| dimension(dim, &mut symbols)).collect(),
             });
         }
         self.file = model.encode_to_vec().into();
@@ -123,21 +113,15 @@ fn dimension(dim: &Dim, symbols: &mut Vec<String>) -> Dimension {
     let value = match dim {
         Dim::Fixed(size) => i64::try_from(*size).ok().map(Value::DimValue),
         Dim::Symbol(name) => {
-            let number = symbols
-                .iter()
-                .position(|known| known == name)
-                .unwrap_or_else(|| {
-                    symbols.push(name.clone());
-                    symbols.len() - 1
-                });
+            let number = symbols.iter().position(|known| known == name).unwrap_or_else(|| {
+                symbols.push(name.clone());
+                symbols.len() - 1
+            });
             Some(Value::DimParam(format!("s{number}")))
         }
         Dim::Unknown => None,
     };
-    Dimension {
-        value,
-        ..Dimension::default()
-    }
+    Dimension { value, ..Dimension::default() }
 }
 
 /// Checks what a caller passes to a run against what the block expects.

@@ -59,9 +59,7 @@ fn run(session: &mut dyn Session) -> Vec<f64> {
 }
 
 fn further_sessions_share_the_weights(engine: &dyn Engine) {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let folder = tempfile::tempdir().unwrap();
     let (repository, block, inputs) = store(folder.path());
     let options = LoadOptions::default();

@@ -14,19 +14,11 @@ pub(crate) fn balance(costs: &[u64], blocks: usize, forced: &[usize]) -> Option<
     }
     let cost = |from: usize, to: usize| sums[to] - sums[from];
     // The last forced cut before each end: a run may not cross it.
-    let barrier = |end: usize| {
-        forced
-            .iter()
-            .copied()
-            .filter(|&cut| cut < end)
-            .max()
-            .unwrap_or(0)
-    };
+    let barrier = |end: usize| forced.iter().copied().filter(|&cut| cut < end).max().unwrap_or(0);
     let ends = costs.len() + 1;
     // best[end]: cheapest possible maximum for the first `end` segments in the runs so far.
-    let mut best: Vec<Option<u64>> = (0..ends)
-        .map(|end| (end > 0 && barrier(end) == 0).then(|| cost(0, end)))
-        .collect();
+    let mut best: Vec<Option<u64>> =
+        (0..ends).map(|end| (end > 0 && barrier(end) == 0).then(|| cost(0, end))).collect();
     let mut from: Vec<Vec<usize>> = Vec::new();
     for _ in 1..blocks {
         let mut next = vec![None; ends];
@@ -69,21 +61,13 @@ mod tests {
         let mut edges = vec![0];
         edges.extend_from_slice(cuts);
         edges.push(costs.len());
-        edges
-            .windows(2)
-            .map(|pair| costs[pair[0]..pair[1]].iter().sum())
-            .max()
-            .unwrap_or(0)
+        edges.windows(2).map(|pair| costs[pair[0]..pair[1]].iter().sum()).max().unwrap_or(0)
     }
 
     fn every_choice(count: usize, chosen: usize) -> Vec<Vec<usize>> {
         (0u32..1 << (count - 1))
             .filter(|bits| bits.count_ones() as usize == chosen)
-            .map(|bits| {
-                (1..count)
-                    .filter(|cut| bits & (1 << (cut - 1)) != 0)
-                    .collect()
-            })
+            .map(|bits| (1..count).filter(|cut| bits & (1 << (cut - 1)) != 0).collect())
             .collect()
     }
 

@@ -19,7 +19,7 @@ use crate::onnx::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
     TypeProto, ValueInfoProto, tensor_proto, tensors, type_proto,
 };
-use crate::{body, operators};
+use crate::{body, operators, output_order};
 
 /// Constants up to this size are part of the block's file; larger ones are stored on their own.
 const INLINE_BYTES: usize = 4096;
@@ -84,10 +84,7 @@ impl Block {
                 .and_then(crate::onnx::read::tensor_type)
                 .ok_or_else(|| Error::invalid(format!("port \"{}\" has no dtype", info.name())))?
                 .dtype;
-            Ok(BlockPort {
-                name: info.name().to_owned(),
-                dtype,
-            })
+            Ok(BlockPort { name: info.name().to_owned(), dtype })
         };
         let mut operators: Vec<String> = Vec::new();
         for node in &graph.node {
@@ -153,11 +150,7 @@ impl Block {
 }
 
 fn display_operator(domain: &str, op: &str) -> String {
-    if domain.is_empty() {
-        op.to_owned()
-    } else {
-        format!("{domain}.{op}")
-    }
+    if domain.is_empty() { op.to_owned() } else { format!("{domain}.{op}") }
 }
 
 fn weight_ref(tensor: &TensorProto) -> Result<Option<WeightRef>> {
@@ -165,25 +158,13 @@ fn weight_ref(tensor: &TensorProto) -> Result<Option<WeightRef>> {
         return Ok(None);
     }
     let (dtype, shape) = tensors::dtype_and_shape(tensor)?;
-    let location = tensor
-        .external_data
-        .iter()
-        .find(|entry| entry.key() == "location");
+    let location = tensor.external_data.iter().find(|entry| entry.key() == "location");
     let location = location
         .ok_or_else(|| Error::invalid(format!("weight \"{}\" has no location", tensor.name())))?
         .value();
-    let hash = location
-        .strip_suffix(WEIGHT_SUFFIX)
-        .unwrap_or(location)
-        .parse()?;
+    let hash = location.strip_suffix(WEIGHT_SUFFIX).unwrap_or(location).parse()?;
     let byte_len = tensors::expected_bytes(tensor)?;
-    Ok(Some(WeightRef {
-        name: tensor.name().to_owned(),
-        hash,
-        dtype,
-        shape,
-        byte_len,
-    }))
+    Ok(Some(WeightRef { name: tensor.name().to_owned(), hash, dtype, shape, byte_len }))
 }
 
 /// Hashes of a graph's weights, each taken once.
@@ -192,10 +173,8 @@ pub(crate) struct WeightHashes(HashMap<ValueId, ContentHash>);
 impl WeightHashes {
     /// Hashes every dense weight, on as many threads as there are cores.
     pub(crate) fn of(graph: &Graph) -> Self {
-        let weights: Vec<(ValueId, &Weight)> = graph
-            .weights()
-            .filter(|(_, weight)| weight.byte_len() > INLINE_BYTES)
-            .collect();
+        let weights: Vec<(ValueId, &Weight)> =
+            graph.weights().filter(|(_, weight)| weight.byte_len() > INLINE_BYTES).collect();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let next = std::sync::atomic::AtomicUsize::new(0);
         let work = || {
@@ -220,7 +199,7 @@ impl WeightHashes {
         Self(hashes.into_iter().collect())
     }
 
-    fn get(&self, id: ValueId, weight: &Weight) -> Option<ContentHash> {
+    pub(crate) fn get(&self, id: ValueId, weight: &Weight) -> Option<ContentHash> {
         self.0.get(&id).copied().or_else(|| weight.content_hash())
     }
 }
@@ -245,7 +224,7 @@ pub(crate) fn extract(
     mut outputs: Vec<ValueId>,
 ) -> Result<Extracted> {
     if outputs.len() > 1 {
-        sort_outputs(graph, hashes, inside, &mut outputs)?;
+        output_order::sort(graph, types, hashes, inside, &mut outputs);
     }
     let mut writer = Writer {
         graph,
@@ -257,66 +236,12 @@ pub(crate) fn extract(
         inputs: Vec::new(),
         weights: Vec::new(),
         opsets: BTreeMap::new(),
-        proto: GraphProto {
-            name: Some("block".to_owned()),
-            ..Default::default()
-        },
+        proto: GraphProto { name: Some("block".to_owned()), ..Default::default() },
     };
     for &output in &outputs {
         writer.visit(output)?;
     }
     writer.finish(outputs)
-}
-
-/// Puts outputs into an order that follows from what computes them alone.
-fn sort_outputs(
-    graph: &Graph,
-    hashes: &WeightHashes,
-    inside: &dyn Fn(NodeId) -> bool,
-    outputs: &mut [ValueId],
-) -> Result<()> {
-    let mut known: HashMap<ValueId, [u8; 32]> = HashMap::new();
-    for id in graph
-        .node_ids()
-        .filter(|&id| inside(id) || graph.is_constant_node(id))
-    {
-        let node = graph.node(id);
-        let mut hasher = blake3::Hasher::new();
-        hasher
-            .update(node.domain.as_bytes())
-            .update(b"\0")
-            .update(node.op_type.as_bytes());
-        for attribute in &node.attributes {
-            hasher.update(&attribute.encode_to_vec());
-        }
-        for value in node
-            .inputs
-            .iter()
-            .copied()
-            .chain(node.captures.iter().copied().map(Some))
-        {
-            let hash = value.map(|value| {
-                known.get(&value).copied().or_else(|| {
-                    let weight = graph.weight(value)?;
-                    Some(*hashes.get(value, weight)?.as_bytes())
-                })
-            });
-            match hash {
-                None => hasher.update(b"-"),
-                Some(None) => hasher.update(b"input"),
-                Some(Some(hash)) => hasher.update(&hash),
-            };
-        }
-        for (index, value) in node.outputs.iter().enumerate() {
-            if let Some(value) = value {
-                let mut hasher = hasher.clone();
-                hasher.update(&index.to_le_bytes());
-                known.insert(*value, *hasher.finalize().as_bytes());
-            }
-        }
-    }
-    outputs.sort_by_key(|value| known.get(value).copied());
-    Ok(())
 }
 
 struct Writer<'a> {
@@ -373,10 +298,8 @@ impl Writer<'_> {
             self.inputs.push(value);
             return Ok(());
         };
-        let name = format!(
-            "w{}",
-            self.proto.initializer.len() + self.proto.sparse_initializer.len()
-        );
+        let name =
+            format!("w{}", self.proto.initializer.len() + self.proto.sparse_initializer.len());
         self.names.insert(value, name.clone());
         match weight {
             Weight::Sparse(sparse) => {
@@ -386,15 +309,8 @@ impl Writer<'_> {
                 }
                 self.proto.sparse_initializer.push(sparse);
             }
-            Weight::Dense {
-                dtype,
-                shape,
-                bytes,
-            } if bytes.len() > INLINE_BYTES => {
-                let hash = self
-                    .hashes
-                    .get(value, weight)
-                    .unwrap_or_else(|| ContentHash::of(bytes));
+            Weight::Dense { dtype, shape, bytes } if bytes.len() > INLINE_BYTES => {
+                let hash = self.hashes.get(value, weight).unwrap_or_else(|| ContentHash::of(bytes));
                 let entry = |key: &str, text: String| StringStringEntryProto {
                     key: Some(key.to_owned()),
                     value: Some(text),
@@ -413,10 +329,7 @@ impl Writer<'_> {
                 });
                 self.weights.push((hash, bytes.clone()));
             }
-            _ => self
-                .proto
-                .initializer
-                .push(tensors::inline_tensor(name, weight)),
+            _ => self.proto.initializer.push(tensors::inline_tensor(name, weight)),
         }
         Ok(())
     }
@@ -436,10 +349,7 @@ impl Writer<'_> {
         let mut used = vec![(node.domain.as_str(), node.op_type.as_str())];
         body::operators_within(&node.attributes, &mut used);
         for (domain, op) in used {
-            let opset = self.graph.opsets().get(domain).copied().unwrap_or(1);
-            let since = operators::since_version(domain, op, opset)?;
-            let lowest = self.opsets.entry(domain.to_owned()).or_insert(since);
-            *lowest = (*lowest).max(since);
+            self.import(domain, op)?;
         }
         let mut output = Vec::with_capacity(node.outputs.len());
         for value in &node.outputs {
@@ -464,6 +374,15 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// Raises the opset that the block imports to where this operator has its definition.
+    fn import(&mut self, domain: &str, op: &str) -> Result<()> {
+        let opset = self.graph.opsets().get(domain).copied().unwrap_or(1);
+        let since = operators::since_version(domain, op, opset)?;
+        let lowest = self.opsets.entry(domain.to_owned()).or_insert(since);
+        *lowest = (*lowest).max(since);
+        Ok(())
+    }
+
     fn finish(mut self, outputs: Vec<ValueId>) -> Result<Extracted> {
         for (index, &value) in outputs.iter().enumerate() {
             let known = self.names.get(&value).cloned().unwrap_or_default();
@@ -479,8 +398,7 @@ impl Writer<'_> {
                     op_type: Some("Identity".to_owned()),
                     ..Default::default()
                 });
-                let lowest = self.opsets.entry(String::new()).or_insert(1);
-                *lowest = (*lowest).max(13);
+                self.import("", "Identity")?;
                 name
             };
             let port = self.port(name, value)?;
@@ -502,29 +420,17 @@ impl Writer<'_> {
             ..Default::default()
         };
         let block = Block::parse(model.encode_to_vec().into())?;
-        Ok(Extracted {
-            block,
-            inputs: self.inputs,
-            outputs,
-            weights: self.weights,
-        })
+        Ok(Extracted { block, inputs: self.inputs, outputs, weights: self.weights })
     }
 
     fn port(&self, name: String, value: ValueId) -> Result<ValueInfoProto> {
-        let dtype = self
-            .types
-            .get(value)
-            .map(|known| known.dtype)
-            .ok_or_else(|| {
-                Error::unsupported(format!(
-                    "tensor \"{}\" has no dtype that could be told, and can't pass between blocks",
-                    self.graph.value_name(value)
-                ))
-            })?;
-        let tensor = type_proto::Tensor {
-            elem_type: Some(dtype.onnx()),
-            shape: None,
-        };
+        let dtype = self.types.get(value).map(|known| known.dtype).ok_or_else(|| {
+            Error::unsupported(format!(
+                "tensor \"{}\" has no dtype that could be told, and can't pass between blocks",
+                self.graph.value_name(value)
+            ))
+        })?;
+        let tensor = type_proto::Tensor { elem_type: Some(dtype.onnx()), shape: None };
         Ok(ValueInfoProto {
             name: Some(name),
             r#type: Some(TypeProto {

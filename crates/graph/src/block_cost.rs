@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::block_graph::{Port, Source};
-use crate::cost::{Cost, node_cost};
+use crate::cost::{Cost, is_parameter, node_cost};
 use crate::infer::Types;
 use crate::model::{Graph, ValueId};
 use crate::partition::Partition;
@@ -18,10 +18,8 @@ pub fn block_cost(
     partition: &Partition,
     block: usize,
 ) -> (Cost, bool) {
-    let (Some(nodes), Some(node)) = (
-        partition.nodes.get(block),
-        partition.graph.blocks.get(block),
-    ) else {
+    let (Some(nodes), Some(node)) = (partition.nodes.get(block), partition.graph.blocks.get(block))
+    else {
         return (Cost::default(), false);
     };
     let mut cost = Cost::default();
@@ -40,10 +38,7 @@ pub fn block_cost(
         }
         if let Some(weight) = graph.weight(value) {
             cost.weight_bytes = cost.weight_bytes.saturating_add(weight.byte_len() as u64);
-            if weight
-                .tensor_type()
-                .is_some_and(|t| t.dtype != tessera_core::DType::I64)
-            {
+            if weight.tensor_type().is_some_and(|known| is_parameter(known.dtype)) {
                 cost.parameters = cost.parameters.saturating_add(weight.count() as u64);
             }
         }

@@ -58,11 +58,7 @@ impl BlockGraph {
     /// The blocks of the trunk and the heads of exits, each hash once, in order of first use.
     pub fn distinct_blocks(&self) -> Vec<ContentHash> {
         let mut seen = std::collections::HashSet::new();
-        self.blocks
-            .iter()
-            .map(|node| node.block)
-            .filter(|hash| seen.insert(*hash))
-            .collect()
+        self.blocks.iter().map(|node| node.block).filter(|hash| seen.insert(*hash)).collect()
     }
 
     /// The exit whose head this block is.
@@ -84,21 +80,14 @@ impl BlockGraph {
         let exists = |source: &Source, before: usize| match *source {
             Source::Input(index) => index < self.inputs.len(),
             Source::Block { block, output } => {
-                block < before
-                    && self
-                        .blocks
-                        .get(block)
-                        .is_some_and(|b| output < b.outputs.len())
+                block < before && self.blocks.get(block).is_some_and(|b| output < b.outputs.len())
             }
         };
         self.blocks
             .iter()
             .enumerate()
             .all(|(index, node)| node.inputs.iter().all(|source| exists(source, index)))
-            && self
-                .outputs
-                .iter()
-                .all(|(_, source)| exists(source, self.blocks.len()))
+            && self.outputs.iter().all(|(_, source)| exists(source, self.blocks.len()))
             && self.exits.iter().all(|exit| {
                 exit.head < self.blocks.len()
                     && exit.after.is_none_or(|after| after < self.blocks.len())

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use tessera_core::{Error, Result};
 
+use crate::onnx::tensors;
 use crate::onnx::{
     AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, tensor_shape_proto, type_proto,
 };
@@ -31,17 +32,12 @@ pub(crate) fn normalise(
 /// Replaces `@k` by `names[k]` in the bodies among `attributes`.
 pub(crate) fn restore_captures(attributes: &mut [AttributeProto], names: &[String]) {
     fn restore(name: &mut String, names: &[String]) {
-        let index = name
-            .strip_prefix('@')
-            .and_then(|digits| digits.parse::<usize>().ok());
+        let index = name.strip_prefix('@').and_then(|digits| digits.parse::<usize>().ok());
         if let Some(actual) = index.and_then(|index| names.get(index)) {
             actual.clone_into(name);
         }
     }
-    for graph in attributes
-        .iter_mut()
-        .flat_map(|a| a.g.iter_mut().chain(&mut a.graphs))
-    {
+    for graph in attributes.iter_mut().flat_map(|a| a.g.iter_mut().chain(&mut a.graphs)) {
         for node in &mut graph.node {
             node.input.iter_mut().for_each(|name| restore(name, names));
             restore_captures(&mut node.attribute, names);
@@ -106,9 +102,7 @@ impl<'a> Body<'a> {
         let mut producer = HashMap::new();
         let mut defined = std::collections::HashSet::new();
         let twice = |name: &str| {
-            Err(Error::invalid(format!(
-                "tensor \"{name}\" is defined twice in a body"
-            )))
+            Err(Error::invalid(format!("tensor \"{name}\" is defined twice in a body")))
         };
         for (index, node) in graph.node.iter().enumerate() {
             for output in node.output.iter().filter(|name| !name.is_empty()) {
@@ -184,12 +178,8 @@ impl<'a> Body<'a> {
             Leave(usize),
         }
         let mut entered = std::collections::HashSet::new();
-        let mut steps: Vec<Step> = self
-            .producer
-            .get(name)
-            .map(|&node| Step::Enter(node))
-            .into_iter()
-            .collect();
+        let mut steps: Vec<Step> =
+            self.producer.get(name).map(|&node| Step::Enter(node)).into_iter().collect();
         while let Some(step) = steps.pop() {
             match step {
                 Step::Enter(index) => {
@@ -207,9 +197,8 @@ impl<'a> Body<'a> {
                     steps.push(Step::Leave(index));
                     let mut needed: Vec<String> = node.input.clone();
                     free_names(&node.attribute, &mut needed);
-                    let producers = needed
-                        .iter()
-                        .filter_map(|name| self.producer.get(name).copied());
+                    let producers =
+                        needed.iter().filter_map(|name| self.producer.get(name).copied());
                     let producers: Vec<usize> = producers.collect();
                     steps.extend(producers.into_iter().rev().map(Step::Enter));
                 }
@@ -225,13 +214,8 @@ impl<'a> Body<'a> {
     }
 
     fn is_written(&self, index: usize) -> bool {
-        let mut outputs = self.graph.node[index]
-            .output
-            .iter()
-            .filter(|name| !name.is_empty());
-        outputs
-            .next()
-            .is_some_and(|name| self.names.contains_key(name))
+        let mut outputs = self.graph.node[index].output.iter().filter(|name| !name.is_empty());
+        outputs.next().is_some_and(|name| self.names.contains_key(name))
     }
 
     fn write_node(&mut self, index: usize, outer: &mut dyn FnMut(&str) -> String) -> Result<()> {
@@ -239,21 +223,23 @@ impl<'a> Body<'a> {
         // The outputs stay behind: they tell whether the node is written.
         self.graph.node[index].output.clone_from(&node.output);
         let domain = canonical_domain(node.domain()).to_owned();
-        let opset = self.opsets.get(&domain).copied().unwrap_or(1);
+        let opset = self.opsets.get(&domain).copied().ok_or_else(|| {
+            Error::invalid(format!(
+                "node \"{}\" in a body: the model imports no opset of \"{domain}\"",
+                node.name()
+            ))
+        })?;
         operators::since_version(&domain, node.op_type(), opset)
             .map_err(|error| error.within(format!("node \"{}\" in a body", node.name())))?;
         let mut inputs = Vec::with_capacity(node.input.len());
         for name in &node.input {
-            inputs.push(if name.is_empty() {
-                String::new()
-            } else {
-                self.name_of(name, outer)?
-            });
+            inputs.push(if name.is_empty() { String::new() } else { self.name_of(name, outer)? });
         }
         node.attribute.sort_by(|a, b| a.name().cmp(b.name()));
         let (depth, opsets) = (self.depth + 1, self.opsets);
         for attribute in &mut node.attribute {
             attribute.doc_string = None;
+            tensors::normalise(attribute)?;
             for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
                 let taken = std::mem::take(graph);
                 let mut failed = None;
@@ -272,13 +258,7 @@ impl<'a> Body<'a> {
         let outputs = node
             .output
             .iter()
-            .map(|name| {
-                if name.is_empty() {
-                    String::new()
-                } else {
-                    self.local(name.clone())
-                }
-            })
+            .map(|name| if name.is_empty() { String::new() } else { self.local(name.clone()) })
             .collect();
         self.written.node.push(NodeProto {
             input: inputs,
@@ -296,19 +276,15 @@ impl<'a> Body<'a> {
         if let Some(known) = self.names.get(name) {
             return Ok(known.clone());
         }
-        if let Some(mut tensor) = self.initializers.remove(name) {
-            crate::onnx::tensors::weight(tensor.clone())
+        if let Some(tensor) = self.initializers.remove(name) {
+            let weight = tensors::weight(tensor)
                 .map_err(|error| error.within(format!("tensor \"{name}\" in a body")))?;
             let new = self.local(name.to_owned());
-            tensor.name = Some(new.clone());
-            tensor.doc_string = None;
-            self.written.initializer.push(tensor);
+            self.written.initializer.push(tensors::inline_tensor(new.clone(), &weight));
             return Ok(new);
         }
         if self.producer.contains_key(name) {
-            return Err(Error::invalid(format!(
-                "tensor \"{name}\" in a body is part of a cycle"
-            )));
+            return Err(Error::invalid(format!("tensor \"{name}\" in a body is part of a cycle")));
         }
         Ok(outer(name))
     }
@@ -330,27 +306,19 @@ fn free_names(attributes: &[AttributeProto], found: &mut Vec<String>) {
             .chain(graph.input.iter().map(|input| input.name()))
             .chain(graph.initializer.iter().map(|tensor| tensor.name()))
             .collect();
-        found.extend(
-            inner
-                .into_iter()
-                .filter(|name| !local.contains(name.as_str())),
-        );
+        found.extend(inner.into_iter().filter(|name| !local.contains(name.as_str())));
     }
 }
 
 /// Drops the names of symbolic dimensions, which are names like any other.
 fn forget_dimension_names(declared: &mut Option<TypeProto>) {
-    let Some(type_proto::Value::TensorType(tensor)) = declared
-        .as_mut()
-        .and_then(|declared| declared.value.as_mut())
+    let Some(type_proto::Value::TensorType(tensor)) =
+        declared.as_mut().and_then(|declared| declared.value.as_mut())
     else {
         return;
     };
     for dim in tensor.shape.iter_mut().flat_map(|shape| &mut shape.dim) {
-        if matches!(
-            dim.value,
-            Some(tensor_shape_proto::dimension::Value::DimParam(_))
-        ) {
+        if matches!(dim.value, Some(tensor_shape_proto::dimension::Value::DimParam(_))) {
             dim.value = None;
         }
     }

@@ -72,10 +72,7 @@ impl GraphBuilder {
     /// An empty graph.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
-            graph: GraphProto {
-                name: Some(name.into()),
-                ..GraphProto::default()
-            },
+            graph: GraphProto { name: Some(name.into()), ..GraphProto::default() },
             opset: DEFAULT_OPSET,
             values: HashSet::new(),
             nodes: HashSet::new(),
@@ -92,9 +89,7 @@ impl GraphBuilder {
     /// Adds an input; returns its name.
     pub fn input(&mut self, name: &str, dtype: DType, dims: impl IntoDims) -> String {
         let name = unique(&mut self.values, name);
-        self.graph
-            .input
-            .push(value_info(&name, dtype, Some(dims.into_dims())));
+        self.graph.input.push(value_info(&name, dtype, Some(dims.into_dims())));
         name
     }
 
@@ -107,17 +102,14 @@ impl GraphBuilder {
 
     /// Makes `value` an output, without saying of what type.
     pub fn output(&mut self, value: &str) {
-        self.graph.output.push(ValueInfoProto {
-            name: Some(value.to_owned()),
-            ..ValueInfoProto::default()
-        });
+        self.graph
+            .output
+            .push(ValueInfoProto { name: Some(value.to_owned()), ..ValueInfoProto::default() });
     }
 
     /// Makes `value` an output of this type.
     pub fn output_typed(&mut self, value: &str, dtype: DType, dims: impl IntoDims) {
-        self.graph
-            .output
-            .push(value_info(value, dtype, Some(dims.into_dims())));
+        self.graph.output.push(value_info(value, dtype, Some(dims.into_dims())));
     }
 
     /// Makes `value` an output of which only the dtype is known.
@@ -127,9 +119,7 @@ impl GraphBuilder {
 
     /// Declares the type of a value between nodes.
     pub fn declare(&mut self, value: &str, dtype: DType, dims: impl IntoDims) {
-        self.graph
-            .value_info
-            .push(value_info(value, dtype, Some(dims.into_dims())));
+        self.graph.value_info.push(value_info(value, dtype, Some(dims.into_dims())));
     }
 
     /// Adds an f32 weight; returns its name.
@@ -216,8 +206,7 @@ impl GraphBuilder {
         attributes: impl IntoIterator<Item = AttributeProto>,
     ) {
         let name = unique(&mut self.nodes, name);
-        self.values
-            .extend(outputs.iter().map(|&output| output.to_owned()));
+        self.values.extend(outputs.iter().map(|&output| output.to_owned()));
         self.graph.node.push(NodeProto {
             input: inputs.iter().map(|&input| input.to_owned()).collect(),
             output: outputs.iter().map(|&output| output.to_owned()).collect(),
@@ -264,13 +253,9 @@ fn unique(taken: &mut HashSet<String>, wanted: &str) -> String {
 }
 
 fn value_info(name: &str, dtype: DType, dims: Option<Vec<Dim>>) -> ValueInfoProto {
-    let shape = dims.map(|dims| TensorShapeProto {
-        dim: dims.into_iter().map(dimension).collect(),
-    });
-    let tensor = type_proto::Tensor {
-        elem_type: Some(dtype.onnx()),
-        shape,
-    };
+    let shape =
+        dims.map(|dims| TensorShapeProto { dim: dims.into_iter().map(dimension).collect() });
+    let tensor = type_proto::Tensor { elem_type: Some(dtype.onnx()), shape };
     ValueInfoProto {
         name: Some(name.to_owned()),
         r#type: Some(TypeProto {
@@ -287,10 +272,7 @@ fn dimension(dim: Dim) -> Dimension {
         Dim::Symbol(name) => Some(dimension::Value::DimParam(name)),
         Dim::Unknown => None,
     };
-    Dimension {
-        value,
-        ..Dimension::default()
-    }
+    Dimension { value, ..Dimension::default() }
 }
 
 /// A tensor from its little-endian bytes.
@@ -318,51 +300,33 @@ pub fn i64_tensor(name: &str, dims: &[usize], data: &[i64]) -> TensorProto {
 
 /// An integer attribute.
 pub fn int(name: &str, value: i64) -> AttributeProto {
-    AttributeProto {
-        i: Some(value),
-        ..attribute(name, AttributeType::Int)
-    }
+    AttributeProto { i: Some(value), ..attribute(name, AttributeType::Int) }
 }
 
 /// An attribute that lists integers.
 pub fn ints(name: &str, values: &[i64]) -> AttributeProto {
-    AttributeProto {
-        ints: values.to_vec(),
-        ..attribute(name, AttributeType::Ints)
-    }
+    AttributeProto { ints: values.to_vec(), ..attribute(name, AttributeType::Ints) }
 }
 
 /// A floating-point attribute.
 pub fn float(name: &str, value: f32) -> AttributeProto {
-    AttributeProto {
-        f: Some(value),
-        ..attribute(name, AttributeType::Float)
-    }
+    AttributeProto { f: Some(value), ..attribute(name, AttributeType::Float) }
 }
 
 /// A text attribute.
 pub fn string(name: &str, value: &str) -> AttributeProto {
     let value = Bytes::copy_from_slice(value.as_bytes());
-    AttributeProto {
-        s: Some(value),
-        ..attribute(name, AttributeType::String)
-    }
+    AttributeProto { s: Some(value), ..attribute(name, AttributeType::String) }
 }
 
 /// An attribute that holds a tensor.
 pub fn tensor(name: &str, value: TensorProto) -> AttributeProto {
-    AttributeProto {
-        t: Some(value),
-        ..attribute(name, AttributeType::Tensor)
-    }
+    AttributeProto { t: Some(value), ..attribute(name, AttributeType::Tensor) }
 }
 
 /// An attribute that holds a graph, such as a branch of an `If`.
 pub fn graph(name: &str, value: GraphProto) -> AttributeProto {
-    AttributeProto {
-        g: Some(value),
-        ..attribute(name, AttributeType::Graph)
-    }
+    AttributeProto { g: Some(value), ..attribute(name, AttributeType::Graph) }
 }
 
 fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
@@ -429,17 +393,10 @@ mod tests {
         branch.output("result");
         let mut builder = GraphBuilder::new("outside").opset(13);
         let condition = builder.input("condition", DType::Bool, [1]);
-        builder.node(
-            "If",
-            &[&condition],
-            [graph("then_branch", branch.build_graph())],
-        );
+        builder.node("If", &[&condition], [graph("then_branch", branch.build_graph())]);
         let model = builder.build();
         assert_eq!(model.opset_import[0].version, Some(13));
         let node = &model.graph.unwrap().node[0];
-        assert_eq!(
-            node.attribute[0].g.as_ref().unwrap().node[0].input,
-            ["outer"]
-        );
+        assert_eq!(node.attribute[0].g.as_ref().unwrap().node[0].input, ["outer"]);
     }
 }

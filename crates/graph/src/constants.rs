@@ -14,14 +14,10 @@ pub(crate) fn constant_nodes(graph: &Graph) -> Vec<bool> {
         let mut within = Vec::new();
         crate::body::operators_within(&node.attributes, &mut within);
         within.push((&node.domain, &node.op_type));
-        constant[index] = within
-            .iter()
-            .all(|(domain, op)| operators::is_deterministic(domain, op))
+        constant[index] = within.iter().all(|(domain, op)| operators::is_deterministic(domain, op))
             && node.uses().all(|value| {
                 graph.weights.contains_key(&value)
-                    || graph
-                        .producer(value)
-                        .is_some_and(|NodeId(made)| constant[made as usize])
+                    || graph.producer(value).is_some_and(|NodeId(made)| constant[made as usize])
             });
     }
     constant
@@ -40,52 +36,34 @@ pub(crate) fn constant_value(node: &mut NodeProto) -> Result<Weight> {
             node.attribute.len()
         )));
     };
-    let AttributeProto {
-        t,
-        f,
-        i,
-        s,
-        floats,
-        ints,
-        strings,
-        sparse_tensor,
-        ..
-    } = attribute;
+    let AttributeProto { t, f, i, s, floats, ints, strings, sparse_tensor, .. } = attribute;
     Ok(match attribute.name.as_deref().unwrap_or_default() {
         "value" => tensors::weight(
-            t.take()
-                .ok_or_else(|| Error::invalid("a Constant without a tensor in \"value\""))?,
+            t.take().ok_or_else(|| Error::invalid("a Constant without a tensor in \"value\""))?,
         )?,
         "value_float" => dense(DType::F32, vec![], f.unwrap_or(0.).to_le_bytes().into()),
         "value_int" => dense(DType::I64, vec![], i.unwrap_or(0).to_le_bytes().into()),
         "value_floats" => {
-            let bytes = floats
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect();
+            let bytes = floats.iter().flat_map(|value| value.to_le_bytes()).collect();
             dense(DType::F32, vec![floats.len()], bytes)
         }
         "value_ints" => {
             let bytes = ints.iter().flat_map(|value| value.to_le_bytes()).collect();
             dense(DType::I64, vec![ints.len()], bytes)
         }
-        "value_string" => Weight::Strings {
-            shape: vec![],
-            strings: vec![s.take().unwrap_or_default()],
-        },
-        "value_strings" => Weight::Strings {
-            shape: vec![strings.len()],
-            strings: std::mem::take(strings),
-        },
+        "value_string" => {
+            Weight::Strings { shape: vec![], strings: vec![s.take().unwrap_or_default()] }
+        }
+        "value_strings" => {
+            Weight::Strings { shape: vec![strings.len()], strings: std::mem::take(strings) }
+        }
         "sparse_value" => Weight::Sparse(Box::new(
             sparse_tensor
                 .take()
                 .ok_or_else(|| Error::invalid("a Constant without sparse_value"))?,
         )),
         other => {
-            return Err(Error::invalid(format!(
-                "a Constant with the attribute \"{other}\""
-            )));
+            return Err(Error::invalid(format!("a Constant with the attribute \"{other}\"")));
         }
     })
 }

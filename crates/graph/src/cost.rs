@@ -41,9 +41,7 @@ pub struct Cost {
 impl Cost {
     /// The memory that it takes: inputs, weights and outputs.
     pub fn memory_bytes(&self) -> u64 {
-        self.input_bytes
-            .saturating_add(self.weight_bytes)
-            .saturating_add(self.output_bytes)
+        self.input_bytes.saturating_add(self.weight_bytes).saturating_add(self.output_bytes)
     }
 
     /// Both together.
@@ -109,16 +107,10 @@ pub fn node_cost(graph: &Graph, types: &Types, node: NodeId) -> NodeCost {
     body_weights(&node.attributes, &mut cost);
     let scope = infer::scope_of(graph, node, types.facts());
     let operator = Operator::of_node(node, types.facts(), &scope);
-    let outputs: Vec<Fact> = node
-        .outputs
-        .iter()
-        .map(|id| id.map(fact).unwrap_or_default())
-        .collect();
+    let outputs: Vec<Fact> =
+        node.outputs.iter().map(|id| id.map(fact).unwrap_or_default()).collect();
     cost.flops = flops(&operator, &outputs, &mut meter);
-    NodeCost {
-        cost,
-        known: meter.known,
-    }
+    NodeCost { cost, known: meter.known }
 }
 
 /// Measures types, and remembers whether one was incomplete.
@@ -140,9 +132,9 @@ impl Meter {
 
     fn count(&mut self, dims: Option<&[Dim]>) -> u64 {
         match dims {
-            Some(dims) => dims
-                .iter()
-                .fold(1, |count: u64, dim| count.saturating_mul(self.size(dim))),
+            Some(dims) => {
+                dims.iter().fold(1, |count: u64, dim| count.saturating_mul(self.size(dim)))
+            }
             None => {
                 self.known = false;
                 1
@@ -164,9 +156,7 @@ impl Meter {
         };
         let count = self.count(tensor.dims.as_deref());
         // Strings have no size that is known before they are.
-        count
-            .saturating_mul(size(tensor.dtype.bits().unwrap_or(0)))
-            .div_ceil(8)
+        count.saturating_mul(size(tensor.dtype.bits().unwrap_or(0))).div_ceil(8)
     }
 }
 
@@ -181,9 +171,7 @@ fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
         meter.count(moved).saturating_mul(meter.count(each))
     };
     let attention = |meter: &mut Meter, keys: Option<&[Dim]>| {
-        let both = meter
-            .count(operator.dims(0))
-            .saturating_add(meter.count(output));
+        let both = meter.count(operator.dims(0)).saturating_add(meter.count(output));
         both.saturating_mul(meter.dim_from_end(keys, 2))
     };
     match (operator.domain, operator.op_type) {
@@ -195,14 +183,8 @@ fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
             convolution(meter, operator.dims(0), 1)
         }
         (_, "Gemm" | "FusedGemm" | "QGemm") => {
-            let place = if operator.integer("transA", 0) != 0 {
-                2
-            } else {
-                1
-            };
-            meter
-                .count(output)
-                .saturating_mul(meter.dim_from_end(operator.dims(0), place))
+            let place = if operator.integer("transA", 0) != 0 { 2 } else { 1 };
+            meter.count(output).saturating_mul(meter.dim_from_end(operator.dims(0), place))
         }
         ("", "MatMul" | "MatMulInteger" | "QLinearMatMul")
         | (
@@ -218,19 +200,13 @@ fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
             | "FusedMatMulActivation"
             | "TransposeMatMul",
         ) => {
-            let place = if operator.integer("transA", 0) != 0 {
-                2
-            } else {
-                1
-            };
-            meter
-                .count(output)
-                .saturating_mul(meter.dim_from_end(operator.dims(0), place))
+            let place = if operator.integer("transA", 0) != 0 { 2 } else { 1 };
+            meter.count(output).saturating_mul(meter.dim_from_end(operator.dims(0), place))
         }
         ("", "Einsum") => match infer::einsum_letters(operator) {
-            Some((letters, _)) => letters
-                .values()
-                .fold(1, |count: u64, dim| count.saturating_mul(meter.size(dim))),
+            Some((letters, _)) => {
+                letters.values().fold(1, |count: u64, dim| count.saturating_mul(meter.size(dim)))
+            }
             None => {
                 meter.known = false;
                 meter.count(output)
@@ -238,29 +214,25 @@ fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
         },
         (_, "LSTM" | "GRU" | "RNN" | "DynamicQuantizeLSTM") => {
             let steps = meter.count(operator.dims(0).and_then(|dims| dims.get(..2)));
-            let weights = meter
-                .count(operator.dims(1))
-                .saturating_add(meter.count(operator.dims(2)));
+            let weights =
+                meter.count(operator.dims(1)).saturating_add(meter.count(operator.dims(2)));
             steps.saturating_mul(weights)
         }
         ("", "Attention") => attention(meter, operator.dims(1)),
         ("com.microsoft", "MultiHeadAttention" | "GroupQueryAttention") => {
-            let keys = operator
-                .dims(1)
-                .or(operator.dims(0).and_then(|dims| dims.get(..3)));
+            let keys = operator.dims(1).or(operator.dims(0).and_then(|dims| dims.get(..3)));
             attention(meter, keys)
         }
         ("com.microsoft", "Attention" | "QAttention") => {
             let columns = meter.dim_from_end(operator.dims(1), 1);
             let projected = meter.count(operator.dims(0)).saturating_mul(columns);
-            let compared = meter
-                .count(output)
-                .saturating_mul(meter.dim_from_end(operator.dims(0), 2));
+            let compared =
+                meter.count(output).saturating_mul(meter.dim_from_end(operator.dims(0), 2));
             projected.saturating_add(compared.saturating_mul(2))
         }
-        ("", "BatchNormalization") => meter
-            .count(operator.dims(0))
-            .saturating_mul(BATCH_NORMALISATION),
+        ("", "BatchNormalization") => {
+            meter.count(operator.dims(0)).saturating_mul(BATCH_NORMALISATION)
+        }
         ("", "GroupNormalization" | "InstanceNormalization" | "LayerNormalization")
         | ("", "MeanVarianceNormalization" | "RMSNormalization" | "SimplifiedLayerNormalization")
         | ("com.microsoft", "GroupNorm" | "SkipGroupNorm" | "SkipLayerNormalization")
@@ -301,26 +273,15 @@ fn body_weights(attributes: &[AttributeProto], cost: &mut Cost) {
             return;
         };
         let count = element_count(&shape).unwrap_or(0);
-        cost.add_weight(
-            Some(dtype),
-            size(count),
-            size(dtype.bytes(count).unwrap_or(0)),
-        );
+        cost.add_weight(Some(dtype), size(count), size(dtype.bytes(count).unwrap_or(0)));
     };
-    for graph in attributes
-        .iter()
-        .flat_map(|each| each.g.iter().chain(&each.graphs))
-    {
+    for graph in attributes.iter().flat_map(|each| each.g.iter().chain(&each.graphs)) {
         for tensor in &graph.initializer {
             add(tensor, cost);
         }
         for node in &graph.node {
             if node.op_type() == "Constant" {
-                for tensor in node
-                    .attribute
-                    .iter()
-                    .filter_map(|attribute| attribute.t.as_ref())
-                {
+                for tensor in node.attribute.iter().filter_map(|attribute| attribute.t.as_ref()) {
                     add(tensor, cost);
                 }
             }
@@ -330,7 +291,7 @@ fn body_weights(attributes: &[AttributeProto], cost: &mut Cost) {
 }
 
 /// Whether weights of this dtype are parameters, and not indices or shapes.
-fn is_parameter(dtype: DType) -> bool {
+pub fn is_parameter(dtype: DType) -> bool {
     !matches!(
         dtype,
         DType::I16
@@ -350,9 +311,7 @@ fn elements(weight: &Weight) -> u64 {
         Weight::Dense { .. } | Weight::Strings { .. } => size(weight.count()),
         Weight::Sparse(sparse) => {
             let sizes = sparse.values.iter().flat_map(|values| &values.dims);
-            sizes.fold(1, |count: u64, &dim| {
-                count.saturating_mul(u64::try_from(dim).unwrap_or(0))
-            })
+            sizes.fold(1, |count: u64, &dim| count.saturating_mul(u64::try_from(dim).unwrap_or(0)))
         }
     }
 }
@@ -452,10 +411,8 @@ mod tests {
         let mut builder = GraphBuilder::new("if");
         builder.input("x", DType::F32, [2, 3]);
         let condition = builder.input("condition", DType::Bool, [1]);
-        let branches = [
-            body_attribute("then_branch", branch(4)),
-            body_attribute("else_branch", branch(5)),
-        ];
+        let branches =
+            [body_attribute("then_branch", branch(4)), body_attribute("else_branch", branch(5))];
         let y = builder.node("If", &[&condition], branches);
         builder.output(&y);
         let cost = last_cost(builder).cost;
@@ -465,10 +422,7 @@ mod tests {
 
     #[test]
     fn costs_add_up_without_overflow() {
-        let most = Cost {
-            flops: u64::MAX,
-            ..Cost::default()
-        };
+        let most = Cost { flops: u64::MAX, ..Cost::default() };
         assert_eq!(most.plus(most), most);
         assert_eq!(most.weight(), u64::MAX);
         assert_eq!(Cost::default().weight(), 1);

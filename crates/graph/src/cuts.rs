@@ -33,10 +33,8 @@ pub struct CutPoints {
 impl CutPoints {
     /// Finds the cut points of the nodes that are in `trunk`.
     pub(crate) fn find(graph: &Graph, types: &Types, trunk: &dyn Fn(NodeId) -> bool) -> Self {
-        let order: Vec<NodeId> = graph
-            .node_ids()
-            .filter(|&id| !graph.is_constant_node(id) && trunk(id))
-            .collect();
+        let order: Vec<NodeId> =
+            graph.node_ids().filter(|&id| !graph.is_constant_node(id) && trunk(id)).collect();
         let mut last_use = vec![None; graph.value_count()];
         for (position, &id) in order.iter().enumerate() {
             for value in graph.node(id).uses() {
@@ -68,10 +66,7 @@ impl CutPoints {
                 count -= 1;
                 sum -= u64::from(value.0);
             }
-            for value in node
-                .makes()
-                .filter(|value| last_use[value.index()].is_some())
-            {
+            for value in node.makes().filter(|value| last_use[value.index()].is_some()) {
                 count += 1;
                 sum += u64::from(value.0);
             }
@@ -83,10 +78,7 @@ impl CutPoints {
                 && types.get(tensor).is_some()
                 && cuts.last().is_none_or(|last| last.tensor != tensor)
             {
-                cuts.push(Cut {
-                    tensor,
-                    position: position + 1,
-                });
+                cuts.push(Cut { tensor, position: position + 1 });
             }
         }
         Self { order, cuts, alive }
@@ -95,16 +87,13 @@ impl CutPoints {
     /// The cut at the tensor of this name.
     pub fn named(&self, graph: &Graph, name: &str) -> Result<Cut> {
         let tensor = graph.find_value(name).ok_or_else(|| {
-            Error::usage(format!(
-                "no tensor \"{name}\" in the model, so no cut there"
-            ))
+            Error::usage(format!("no tensor \"{name}\" in the model, so no cut there"))
         })?;
         if let Some(cut) = self.cuts.iter().find(|cut| cut.tensor == tensor) {
             return Ok(*cut);
         }
-        let made = graph
-            .producer(tensor)
-            .and_then(|node| self.order.iter().position(|&id| id == node));
+        let made =
+            graph.producer(tensor).and_then(|node| self.order.iter().position(|&id| id == node));
         let Some(made) = made else {
             return Err(Error::usage(format!(
                 "\"{name}\" is no cut point: it is an input, a constant or part of an exit"
@@ -123,8 +112,6 @@ impl CutPoints {
             Some(&(0 | 1)) | None => "nothing comes after it".to_owned(),
             Some(count) => format!("{count} tensors are alive there, expected 1"),
         };
-        Err(Error::usage(format!(
-            "\"{name}\" is no cut point: {why}; {hint}"
-        )))
+        Err(Error::usage(format!("\"{name}\" is no cut point: {why}; {hint}")))
     }
 }

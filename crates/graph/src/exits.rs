@@ -63,11 +63,7 @@ pub fn normalised_entropy(scores: &[f64], kind: ScoreKind) -> f64 {
         .sum();
     // Garbage in (NaN, nothing positive) is as uncertain as can be: the exit is not taken.
     let normalised = entropy / (scores.len() as f64).ln();
-    if normalised.is_finite() && sum > 0.0 {
-        normalised.clamp(0.0, 1.0)
-    } else {
-        1.0
-    }
+    if normalised.is_finite() && sum > 0.0 { normalised.clamp(0.0, 1.0) } else { 1.0 }
 }
 
 /// The branch of one exit.
@@ -90,18 +86,10 @@ pub(crate) fn branches(graph: &Graph, specs: &[ExitSpec]) -> Result<Branches> {
     let mut by_value = HashMap::new();
     for spec in specs {
         let outputs = || {
-            let names: Vec<&str> = graph
-                .outputs()
-                .iter()
-                .map(|&id| graph.value_name(id))
-                .collect();
+            let names: Vec<&str> = graph.outputs().iter().map(|&id| graph.value_name(id)).collect();
             names.join(", ")
         };
-        let value = graph
-            .outputs()
-            .iter()
-            .copied()
-            .find(|&id| graph.value_name(id) == spec.output);
+        let value = graph.outputs().iter().copied().find(|&id| graph.value_name(id) == spec.output);
         let value = value.ok_or_else(|| {
             Error::usage(format!(
                 "exit \"{}\" is no output of the model, expected one of: {}",
@@ -116,34 +104,21 @@ pub(crate) fn branches(graph: &Graph, specs: &[ExitSpec]) -> Result<Branches> {
             )));
         }
         if by_value.insert(value, branches.len()).is_some() {
-            return Err(Error::usage(format!(
-                "exit \"{}\" is named twice",
-                spec.output
-            )));
+            return Err(Error::usage(format!("exit \"{}\" is named twice", spec.output)));
         }
-        let ends_in = graph
-            .producer(value)
-            .map(|node| graph.node(node).op_type.as_str());
+        let ends_in = graph.producer(value).map(|node| graph.node(node).op_type.as_str());
         let scores = match ends_in {
             Some("Softmax") => ScoreKind::Probabilities,
             _ => ScoreKind::Logits,
         };
-        branches.push(Branch {
-            spec: spec.clone(),
-            value,
-            scores,
-        });
+        branches.push(Branch { spec: spec.clone(), value, scores });
     }
     if !branches.is_empty() && branches.len() == graph.outputs().len() {
-        return Err(Error::usage(
-            "every output is named as an exit, expected one that is not",
-        ));
+        return Err(Error::usage("every output is named as an exit, expected one that is not"));
     }
     let of_node = assign(graph, &by_value);
     for (index, branch) in branches.iter().enumerate() {
-        let head = graph
-            .producer(branch.value)
-            .filter(|node| of_node[node.index()] == Some(index));
+        let head = graph.producer(branch.value).filter(|node| of_node[node.index()] == Some(index));
         if head.is_none() {
             return Err(Error::usage(format!(
                 "exit \"{}\" is no branch of its own: the rest of the model uses what computes it",
@@ -171,9 +146,7 @@ fn assign(graph: &Graph, exits: &HashMap<ValueId, usize>) -> Vec<Option<usize>> 
     for (index, node) in graph.nodes().iter().enumerate().rev() {
         for value in node.makes() {
             if graph.is_output(value) {
-                let here = exits
-                    .get(&value)
-                    .map_or(Leads::Trunk, |&exit| Leads::Exit(exit));
+                let here = exits.get(&value).map_or(Leads::Trunk, |&exit| Leads::Exit(exit));
                 leads[index] = join(leads[index], here);
             }
             for &NodeId(next) in graph.consumers(value) {
@@ -182,11 +155,7 @@ fn assign(graph: &Graph, exits: &HashMap<ValueId, usize>) -> Vec<Option<usize>> 
         }
     }
     let branch = |leads| {
-        if let Leads::Exit(exit) = leads {
-            Some(exit)
-        } else {
-            None
-        }
+        if let Leads::Exit(exit) = leads { Some(exit) } else { None }
     };
     leads.into_iter().map(branch).collect()
 }
@@ -199,35 +168,19 @@ mod tests {
     fn entropy_is_one_for_no_idea_and_zero_for_certainty() {
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert!(near(normalised_entropy(&[1.0; 10], ScoreKind::Logits), 1.0));
-        assert!(near(
-            normalised_entropy(&[0.25; 4], ScoreKind::Probabilities),
-            1.0
-        ));
+        assert!(near(normalised_entropy(&[0.25; 4], ScoreKind::Probabilities), 1.0));
         assert!(normalised_entropy(&[100.0, 0.0, 0.0], ScoreKind::Logits) < 1e-9);
-        assert!(near(
-            normalised_entropy(&[1.0, 0.0, 0.0], ScoreKind::Probabilities),
-            0.0
-        ));
+        assert!(near(normalised_entropy(&[1.0, 0.0, 0.0], ScoreKind::Probabilities), 0.0));
         // −(0.9 ln 0.9 + 0.1 ln 0.1) / ln 2
         let expected = -(0.9f64 * 0.9f64.ln() + 0.1 * 0.1f64.ln()) / 2f64.ln();
-        assert!(near(
-            normalised_entropy(&[0.9, 0.1], ScoreKind::Probabilities),
-            expected
-        ));
+        assert!(near(normalised_entropy(&[0.9, 0.1], ScoreKind::Probabilities), expected));
     }
 
     #[test]
     fn scores_that_are_no_numbers_never_take_an_exit() {
-        for scores in [
-            [f64::NAN, 1.0],
-            [f64::INFINITY, 1.0],
-            [f64::NEG_INFINITY; 2],
-        ] {
+        for scores in [[f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::NEG_INFINITY; 2]] {
             assert_eq!(normalised_entropy(&scores, ScoreKind::Logits), 1.0);
         }
-        assert_eq!(
-            normalised_entropy(&[0.0, 0.0], ScoreKind::Probabilities),
-            1.0
-        );
+        assert_eq!(normalised_entropy(&[0.0, 0.0], ScoreKind::Probabilities), 1.0);
     }
 }

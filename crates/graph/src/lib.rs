@@ -18,6 +18,7 @@ mod model;
 pub mod onnx;
 mod operators;
 mod order;
+mod output_order;
 mod partition;
 mod share;
 

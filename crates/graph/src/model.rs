@@ -51,9 +51,7 @@ pub struct Node {
 impl Node {
     /// The attribute of this name.
     pub fn attribute(&self, name: &str) -> Option<&AttributeProto> {
-        self.attributes
-            .iter()
-            .find(|attribute| attribute.name() == name)
+        self.attributes.iter().find(|attribute| attribute.name() == name)
     }
 
     /// Every value that must exist before the node can run.
@@ -68,16 +66,8 @@ impl Node {
 
     /// The node as messages name it: `node "conv1" (Conv)`.
     pub fn label(&self) -> String {
-        let output = || {
-            self.makes()
-                .next()
-                .map_or(String::new(), |id| format!("#{}", id.0))
-        };
-        let name = if self.name.is_empty() {
-            output()
-        } else {
-            format!("\"{}\"", self.name)
-        };
+        let output = || self.makes().next().map_or(String::new(), |id| format!("#{}", id.0));
+        let name = if self.name.is_empty() { output() } else { format!("\"{}\"", self.name) };
         format!("node {name} ({})", self.op_type)
     }
 }
@@ -114,11 +104,8 @@ impl Weight {
             Self::Strings { shape, .. } => Some(TensorType::new(DType::String, fixed(shape))),
             Self::Sparse(sparse) => {
                 let dtype = DType::from_onnx(sparse.values.as_ref()?.data_type())?;
-                let shape: Option<Vec<usize>> = sparse
-                    .dims
-                    .iter()
-                    .map(|&dim| usize::try_from(dim).ok())
-                    .collect();
+                let shape: Option<Vec<usize>> =
+                    sparse.dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
                 Some(TensorType::new(dtype, fixed(&shape?)))
             }
         }
@@ -142,9 +129,7 @@ impl Weight {
             Self::Sparse(sparse) => {
                 let dims = sparse.values.iter().flat_map(|values| &values.dims);
                 let count = dims.copied().try_fold(1i64, i64::checked_mul);
-                count
-                    .and_then(|count| usize::try_from(count).ok())
-                    .unwrap_or(0)
+                count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0)
             }
         }
     }
@@ -215,10 +200,7 @@ impl Graph {
 
     /// The value of this name.
     pub fn find_value(&self, name: &str) -> Option<ValueId> {
-        self.names
-            .iter()
-            .position(|known| known == name)
-            .map(|index| ValueId(index as u32))
+        self.names.iter().position(|known| known == name).map(|index| ValueId(index as u32))
     }
 
     /// What a caller must supply; initialisers that are also inputs are not among them.
@@ -274,9 +256,7 @@ impl Graph {
     /// Whether a value is a weight or computed from weights alone.
     pub fn is_constant(&self, id: ValueId) -> bool {
         self.weights.contains_key(&id)
-            || self
-                .producer(id)
-                .is_some_and(|node| self.is_constant_node(node))
+            || self.producer(id).is_some_and(|node| self.is_constant_node(node))
     }
 
     /// Whether a value is an output of the model.

@@ -27,10 +27,7 @@ fn table() -> &'static HashMap<(&'static str, &'static str), Versions> {
             let versions = words
                 .filter_map(|word| {
                     let removed = word.ends_with('x');
-                    word.trim_end_matches('x')
-                        .parse()
-                        .ok()
-                        .map(|version| (version, removed))
+                    word.trim_end_matches('x').parse().ok().map(|version| (version, removed))
                 })
                 .collect();
             parsed.insert((canonical_domain(domain), op), versions);
@@ -48,11 +45,7 @@ pub(crate) fn canonical_domain(domain: &str) -> &str {
 ///
 /// Fails where the operator does not exist at that version.
 pub(crate) fn since_version(domain: &str, op: &str, opset: i64) -> Result<i64> {
-    let shown = if domain.is_empty() {
-        op.to_owned()
-    } else {
-        format!("{domain}.{op}")
-    };
+    let shown = if domain.is_empty() { op.to_owned() } else { format!("{domain}.{op}") };
     let Some(versions) = table().get(&(domain, op)) else {
         if domain.is_empty() && opset > NEWEST {
             return Ok(opset);
@@ -62,11 +55,9 @@ pub(crate) fn since_version(domain: &str, op: &str, opset: i64) -> Result<i64> {
         )));
     };
     match versions.iter().rev().find(|(since, _)| *since <= opset) {
-        Some((since, false)) => Ok(if domain.is_empty() && opset > NEWEST {
-            opset
-        } else {
-            *since
-        }),
+        Some((since, false)) => {
+            Ok(if domain.is_empty() && opset > NEWEST { opset } else { *since })
+        }
         Some((since, true)) => Err(Error::invalid(format!(
             "operator {shown} was removed in opset {since}, and the model imports opset {opset}"
         ))),

@@ -34,10 +34,8 @@ pub(crate) fn schedule(successors: &[Vec<u32>]) -> Result<Vec<u32>, Vec<u32>> {
         return Err(find_cycle(successors));
     };
     for &node in order.iter().rev() {
-        let highest = successors[node as usize]
-            .iter()
-            .map(|&next| heights[next as usize] + 1)
-            .max();
+        let highest =
+            successors[node as usize].iter().map(|&next| heights[next as usize] + 1).max();
         heights[node as usize] = highest.unwrap_or(0);
     }
     ready_at(&heights).ok_or_else(|| find_cycle(successors))
@@ -67,10 +65,7 @@ fn find_cycle(successors: &[Vec<u32>]) -> Vec<u32> {
             *next += 1;
             match states[child as usize] {
                 State::Open => {
-                    let from = path
-                        .iter()
-                        .position(|(node, _)| *node == child)
-                        .unwrap_or(0);
+                    let from = path.iter().position(|(node, _)| *node == child).unwrap_or(0);
                     return path[from..].iter().map(|(node, _)| *node).collect();
                 }
                 State::New => {

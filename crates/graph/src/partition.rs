@@ -57,9 +57,7 @@ pub fn split(graph: &Graph, types: &Types, how: &Split, exits: &[ExitSpec]) -> R
 /// The cut points of `graph`, with the branches of `exits` left aside.
 pub fn cut_points(graph: &Graph, types: &Types, exits: &[ExitSpec]) -> Result<CutPoints> {
     let branches = exits::branches(graph, exits)?;
-    Ok(CutPoints::find(graph, types, &|id| {
-        branches.of_node[id.index()].is_none()
-    }))
+    Ok(CutPoints::find(graph, types, &|id| branches.of_node[id.index()].is_none()))
 }
 
 /// A graph that is about to be cut into a chain.
@@ -83,14 +81,7 @@ impl<'a> Chain<'a> {
             .collect();
         forced.sort_unstable();
         forced.dedup();
-        Ok(Self {
-            graph,
-            types,
-            hashes: WeightHashes::of(graph),
-            branches,
-            points,
-            forced,
-        })
+        Ok(Self { graph, types, hashes: WeightHashes::of(graph), branches, points, forced })
     }
 
     fn split(&self, how: &Split) -> Result<Partition> {
@@ -100,12 +91,7 @@ impl<'a> Chain<'a> {
                 .iter()
                 .map(|name| {
                     let cut = self.points.named(self.graph, name)?;
-                    Ok(self
-                        .points
-                        .cuts
-                        .iter()
-                        .position(|known| *known == cut)
-                        .unwrap_or(0))
+                    Ok(self.points.cuts.iter().position(|known| *known == cut).unwrap_or(0))
                 })
                 .collect::<Result<_>>()?,
             Split::Blocks(count) => self.balanced(*count)?,
@@ -179,18 +165,12 @@ impl<'a> Chain<'a> {
         let mut edges = vec![0];
         edges.extend(places.iter().map(|&place| self.points.cuts[place].position));
         edges.push(self.points.order.len());
-        edges
-            .windows(2)
-            .map(|pair| weight(&self.points.order[pair[0]..pair[1]]))
-            .collect()
+        edges.windows(2).map(|pair| weight(&self.points.order[pair[0]..pair[1]])).collect()
     }
 
     /// Cuts at these cut points, given by index in order.
     pub(crate) fn cut_at(&self, chosen: &[usize]) -> Result<Partition> {
-        let cuts: Vec<Cut> = chosen
-            .iter()
-            .map(|&index| self.points.cuts[index])
-            .collect();
+        let cuts: Vec<Cut> = chosen.iter().map(|&index| self.points.cuts[index]).collect();
         let mut part_of = vec![None; self.graph.nodes().len()];
         let mut part = 0;
         for (position, id) in self.points.order.iter().enumerate() {
@@ -248,28 +228,22 @@ pub fn partition(
     }
     let branches = exits::branches(graph, exits)?;
     let hashes = WeightHashes::of(graph);
-    let first_head = part_of
-        .iter()
-        .max()
-        .map_or(0, |most| most.saturating_add(1));
+    let most = part_of.iter().max().copied().unwrap_or(0);
+    if !branches.branches.is_empty() && most >= usize::MAX - branches.branches.len() {
+        return Err(Error::usage(format!("part {most}, expected smaller numbers")));
+    }
+    let first_head = most.saturating_add(1);
     let part_of = graph
         .node_ids()
         .map(|id| {
             let part = match branches.of_node[id.index()] {
-                Some(branch) => first_head.saturating_add(branch),
+                Some(branch) => first_head + branch,
                 None => part_of[id.index()],
             };
             (!graph.is_constant_node(id)).then_some(part)
         })
         .collect();
-    Parts {
-        graph,
-        types,
-        hashes: &hashes,
-        part_of,
-        first_head,
-    }
-    .partition(&branches)
+    Parts { graph, types, hashes: &hashes, part_of, first_head }.partition(&branches)
 }
 
 struct Parts<'a> {
@@ -318,13 +292,8 @@ impl Parts<'_> {
             self.add(&mut made, Some(part), nodes, outputs)?;
         }
         // Outputs that nothing computes: constants that the model hands out.
-        let constants: Vec<ValueId> = self
-            .graph
-            .outputs()
-            .iter()
-            .copied()
-            .filter(|&id| self.graph.is_constant(id))
-            .collect();
+        let constants: Vec<ValueId> =
+            self.graph.outputs().iter().copied().filter(|&id| self.graph.is_constant(id)).collect();
         self.add(&mut made, None, Vec::new(), constants)?;
         self.finish(made, branches)
     }
@@ -334,21 +303,15 @@ impl Parts<'_> {
         let mut numbers: Vec<usize> = self.part_of.iter().flatten().copied().collect();
         numbers.sort_unstable();
         numbers.dedup();
-        let dense: HashMap<usize, u32> = numbers
-            .iter()
-            .enumerate()
-            .map(|(index, &part)| (part, index as u32))
-            .collect();
+        let dense: HashMap<usize, u32> =
+            numbers.iter().enumerate().map(|(index, &part)| (part, index as u32)).collect();
         let mut successors = vec![BTreeSet::new(); numbers.len()];
         for id in self.graph.node_ids() {
             let Some(to) = self.part_of[id.index()] else {
                 continue;
             };
             for value in self.graph.node(id).uses() {
-                let made = self
-                    .graph
-                    .producer(value)
-                    .and_then(|node| self.part_of[node.index()]);
+                let made = self.graph.producer(value).and_then(|node| self.part_of[node.index()]);
                 if let Some(from) = made.filter(|&from| from != to) {
                     successors[dense[&from] as usize].insert(dense[&to]);
                 }
@@ -399,11 +362,7 @@ impl Parts<'_> {
                     .iter()
                     .any(|next| self.part_of[next.index()].is_some_and(|other| other != part))
         };
-        nodes
-            .iter()
-            .flat_map(|&id| self.graph.node(id).makes())
-            .filter(|&v| leaves(v))
-            .collect()
+        nodes.iter().flat_map(|&id| self.graph.node(id).makes()).filter(|&v| leaves(v)).collect()
     }
 
     fn add(
@@ -428,20 +387,12 @@ impl Parts<'_> {
         };
         let inputs = extracted.inputs.iter().map(source).collect::<Result<_>>()?;
         let block = made.partition.graph.blocks.len();
-        let ports = extracted
-            .outputs
-            .iter()
-            .map(|&id| self.port(id))
-            .collect::<Result<_>>()?;
+        let ports = extracted.outputs.iter().map(|&id| self.port(id)).collect::<Result<_>>()?;
         for (output, &value) in extracted.outputs.iter().enumerate() {
             made.sources.insert(value, Source::Block { block, output });
         }
         let hash = extracted.block.hash();
-        made.partition.graph.blocks.push(BlockNode {
-            block: hash,
-            inputs,
-            outputs: ports,
-        });
+        made.partition.graph.blocks.push(BlockNode { block: hash, inputs, outputs: ports });
         made.partition.blocks.entry(hash).or_insert(extracted.block);
         made.partition.weights.extend(extracted.weights);
         made.partition.nodes.push(nodes);
@@ -461,13 +412,10 @@ impl Parts<'_> {
             let Source::Block { block: head, .. } = source else {
                 return Err(Error::usage(format!("exit \"{}\" is an input", port.name)));
             };
-            let from = made.partition.graph.blocks[head]
-                .inputs
-                .iter()
-                .filter_map(|s| match s {
-                    Source::Block { block, .. } => Some(*block),
-                    Source::Input(_) => None,
-                });
+            let from = made.partition.graph.blocks[head].inputs.iter().filter_map(|s| match s {
+                Source::Block { block, .. } => Some(*block),
+                Source::Input(_) => None,
+            });
             let after = from.max();
             made.partition.graph.exits.push(Exit {
                 output: branch.spec.output.clone(),

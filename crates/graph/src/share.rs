@@ -47,11 +47,7 @@ impl Shared {
     /// Bytes of weights with what is common kept once.
     pub fn bytes_shared(&self) -> usize {
         let mut all: HashMap<ContentHash, usize> = HashMap::new();
-        for (hash, bytes) in self
-            .partitions
-            .iter()
-            .flat_map(|partition| &partition.weights)
-        {
+        for (hash, bytes) in self.partitions.iter().flat_map(|partition| &partition.weights) {
             all.insert(*hash, bytes.len());
         }
         all.values().sum()
@@ -104,12 +100,7 @@ fn tokens(chain: &Chain<'_>) -> Result<Vec<Token>> {
     let mut part_of = vec![None; chain.graph.nodes().len()];
     let mut segment = 0;
     for (position, id) in order.iter().enumerate() {
-        if chain
-            .points
-            .cuts
-            .get(segment)
-            .is_some_and(|cut| position >= cut.position)
-        {
+        if chain.points.cuts.get(segment).is_some_and(|cut| position >= cut.position) {
             segment += 1;
         }
         part_of[id.index()] = Some(segment);
@@ -121,13 +112,8 @@ fn tokens(chain: &Chain<'_>) -> Result<Vec<Token>> {
                 let made = chain.graph.producer(*id);
                 made.is_some_and(|node| part_of[node.index()] == Some(segment))
             };
-            let mut outputs: Vec<crate::ValueId> = chain
-                .graph
-                .outputs()
-                .iter()
-                .copied()
-                .filter(made_here)
-                .collect();
+            let mut outputs: Vec<crate::ValueId> =
+                chain.graph.outputs().iter().copied().filter(made_here).collect();
             if let Some(cut) = chain.points.cuts.get(segment) {
                 outputs.retain(|&id| id != cut.tensor);
                 outputs.push(cut.tensor);
@@ -154,11 +140,7 @@ fn inline_bytes(block: &crate::Block) -> usize {
     use prost::Message;
     let model = crate::onnx::ModelProto::decode(block.program().clone()).unwrap_or_default();
     let graph = model.graph.unwrap_or_default();
-    graph
-        .initializer
-        .iter()
-        .map(|tensor| tensor.raw_data().len())
-        .sum()
+    graph.initializer.iter().map(|tensor| tensor.raw_data().len()).sum()
 }
 
 /// Which neighbouring segments no model tells apart.
@@ -175,16 +157,11 @@ impl Joined {
                 .and_modify(|known| *known = known.filter(|_| *known == value))
                 .or_insert(value);
         }
-        let mut joined = Self {
-            next: HashMap::new(),
-            previous: HashMap::new(),
-        };
+        let mut joined = Self { next: HashMap::new(), previous: HashMap::new() };
         for run in runs {
             for (index, &token) in run.iter().enumerate() {
                 note(&mut joined.next, token, run.get(index + 1).copied());
-                let previous = index
-                    .checked_sub(1)
-                    .and_then(|index| run.get(index).copied());
+                let previous = index.checked_sub(1).and_then(|index| run.get(index).copied());
                 note(&mut joined.previous, token, previous);
             }
         }

@@ -18,20 +18,13 @@ use tessera_graph::infer::infer;
 use tessera_graph::onnx::{
     ModelProto, NodeProto, SparseTensorProto, StringStringEntryProto, TensorProto, tensor_proto,
 };
-use tessera_graph::{
-    ExternalData, NoExternalData, Split, block_cost, cut_points, read, split,
-};
+use tessera_graph::{ExternalData, NoExternalData, Split, block_cost, cut_points, read, split};
 
 /// `x → a → y`, with a weight `w`.
 fn valid() -> ModelProto {
-    let nodes = vec![
-        node("Add", &["x", "w"], &["a"]),
-        node("Relu", &["a"], &["y"]),
-    ];
+    let nodes = vec![node("Add", &["x", "w"], &["a"]), node("Relu", &["a"], &["y"])];
     let mut model = calling(nodes, vec![]);
-    graph_mut(&mut model)
-        .initializer
-        .push(f32_tensor("w", &[4], &[0.5; 4]));
+    graph_mut(&mut model).initializer.push(f32_tensor("w", &[4], &[0.5; 4]));
     model
 }
 
@@ -94,9 +87,7 @@ fn a_file_that_is_cut_short_anywhere_does_no_harm() {
 fn random_bytes_do_no_harm() {
     let mut state = 1u64;
     let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) as usize
     };
     for _ in 0..3000 {
@@ -108,19 +99,13 @@ fn random_bytes_do_no_harm() {
 
 #[test]
 fn text_is_no_model() {
-    let error = read(
-        Bytes::from_static(b"<html>\nnot found\n"),
-        &mut NoExternalData,
-    );
+    let error = read(Bytes::from_static(b"<html>\nnot found\n"), &mut NoExternalData);
     assert_says(&one_line(&error.unwrap_err()), &["not an ONNX model"]);
 }
 
 #[test]
 fn a_graph_that_breaks_the_rules_is_refused_by_name() {
-    let without_graph = ModelProto {
-        graph: None,
-        ..valid()
-    };
+    let without_graph = ModelProto { graph: None, ..valid() };
     let mut without_opset = valid();
     without_opset.opset_import.clear();
     let mut zero_opset = valid();
@@ -129,23 +114,15 @@ fn a_graph_that_breaks_the_rules_is_refused_by_name() {
     let output = graph_mut(&mut twice_out).output[0].clone();
     graph_mut(&mut twice_out).output.push(output);
     let mut twice_weight = valid();
-    graph_mut(&mut twice_weight)
-        .initializer
-        .push(f32_tensor("w", &[1], &[1.0]));
+    graph_mut(&mut twice_weight).initializer.push(f32_tensor("w", &[1], &[1.0]));
     let mut no_outputs = valid();
     graph_mut(&mut no_outputs).output.clear();
     let mut untyped = valid();
     graph_mut(&mut untyped).input[0].r#type = None;
     let cases: Vec<(ModelProto, &[&str])> = vec![
         (without_graph, &["no graph"]),
-        (
-            with_nodes(|nodes| nodes[0].input[1] = "y".to_owned()),
-            &["cycle", "make a", "make y"],
-        ),
-        (
-            with_nodes(|nodes| nodes[1].input[0] = "y".to_owned()),
-            &["cycle", "make y", "Relu"],
-        ),
+        (with_nodes(|nodes| nodes[0].input[1] = "y".to_owned()), &["cycle", "make a", "make y"]),
+        (with_nodes(|nodes| nodes[1].input[0] = "y".to_owned()), &["cycle", "make y", "Relu"]),
         (
             with_nodes(|nodes| nodes[1].input[0] = "ghost".to_owned()),
             &["\"ghost\"", "make y", "not defined"],
@@ -162,10 +139,7 @@ fn a_graph_that_breaks_the_rules_is_refused_by_name() {
         (twice_out, &["output \"y\"", "twice"]),
         (no_outputs, &["no outputs"]),
         (untyped, &["input \"x\"", "dtype"]),
-        (
-            with_nodes(|nodes| nodes.truncate(1)),
-            &["output \"y\"", "nothing produces it"],
-        ),
+        (with_nodes(|nodes| nodes.truncate(1)), &["output \"y\"", "nothing produces it"]),
         (
             with_nodes(|nodes| nodes[0].op_type = Some("Frobnicate".to_owned())),
             &["make a", "unknown operator Frobnicate"],
@@ -201,10 +175,7 @@ fn a_graph_that_breaks_the_rules_is_refused_by_name() {
 #[test]
 fn a_weight_that_contradicts_itself_is_refused_by_name() {
     let cases: Vec<(ModelProto, &[&str])> = vec![
-        (
-            with_weight(|w| w.dims = vec![3]),
-            &["f32[3]", "16 bytes", "expected 12"],
-        ),
+        (with_weight(|w| w.dims = vec![3]), &["f32[3]", "16 bytes", "expected 12"]),
         (
             with_weight(|w| {
                 w.raw_data = None;
@@ -212,27 +183,12 @@ fn a_weight_that_contradicts_itself_is_refused_by_name() {
             }),
             &["f32[4]", "3 elements", "expected 4"],
         ),
-        (
-            with_weight(|w| w.raw_data = None),
-            &["0 elements", "expected 4"],
-        ),
-        (
-            with_weight(|w| w.dims = vec![-1]),
-            &["-1", "expected none below 0"],
-        ),
-        (
-            with_weight(|w| w.dims = vec![i64::MAX, i64::MAX]),
-            &["too many elements"],
-        ),
+        (with_weight(|w| w.raw_data = None), &["0 elements", "expected 4"]),
+        (with_weight(|w| w.dims = vec![-1]), &["-1", "expected none below 0"]),
+        (with_weight(|w| w.dims = vec![i64::MAX, i64::MAX]), &["too many elements"]),
         (with_weight(|w| w.dims = vec![i64::MAX]), &["f32[92233"]),
-        (
-            with_weight(|w| w.data_type = Some(99)),
-            &["dtype number 99"],
-        ),
-        (
-            with_weight(|w| w.data_type = Some(DType::String.onnx())),
-            &["0 strings", "expected 4"],
-        ),
+        (with_weight(|w| w.data_type = Some(99)), &["dtype number 99"]),
+        (with_weight(|w| w.data_type = Some(DType::String.onnx())), &["0 strings", "expected 4"]),
     ];
     for (model, parts) in cases {
         let message = refusal(&model);
@@ -265,35 +221,14 @@ fn external_data_that_is_missing_or_elsewhere_is_refused_by_name() {
         (vec![], vec!["location"]),
         (vec![entry("location", "gone.bin")], vec!["gone.bin"]),
         (vec![entry("location", "../x")], vec!["../x", outside]),
-        (
-            vec![entry("location", "a/../../x")],
-            vec!["a/../../x", outside],
-        ),
-        (
-            vec![entry("location", "/etc/passwd")],
-            vec!["/etc/passwd", outside],
-        ),
+        (vec![entry("location", "a/../../x")], vec!["a/../../x", outside]),
+        (vec![entry("location", "/etc/passwd")], vec!["/etc/passwd", outside]),
         (vec![entry("location", "")], vec![outside]),
-        (
-            vec![file(), entry("offset", "4")],
-            vec!["weights.bin", "16 bytes", "offset 4"],
-        ),
-        (
-            vec![file(), entry("offset", "18446744073709551615")],
-            vec!["weights.bin"],
-        ),
-        (
-            vec![file(), entry("offset", "many")],
-            vec!["offset \"many\"", "a number"],
-        ),
-        (
-            vec![file(), entry("offset", "-4")],
-            vec!["offset \"-4\"", "a number"],
-        ),
-        (
-            vec![file(), entry("length", "8")],
-            vec!["8 bytes", "expected 16"],
-        ),
+        (vec![file(), entry("offset", "4")], vec!["weights.bin", "16 bytes", "offset 4"]),
+        (vec![file(), entry("offset", "18446744073709551615")], vec!["weights.bin"]),
+        (vec![file(), entry("offset", "many")], vec!["offset \"many\"", "a number"]),
+        (vec![file(), entry("offset", "-4")], vec!["offset \"-4\"", "a number"]),
+        (vec![file(), entry("length", "8")], vec!["8 bytes", "expected 16"]),
     ];
     for (entries, parts) in cases {
         let model = with_weight(|w| {
@@ -318,9 +253,7 @@ fn external_data_that_is_missing_or_elsewhere_is_refused_by_name() {
 fn in_time<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     thread::spawn(move || done.send(work()).ok());
-    result
-        .recv_timeout(Duration::from_secs(seconds))
-        .expect("it should have ended by now")
+    result.recv_timeout(Duration::from_secs(seconds)).expect("it should have ended by now")
 }
 
 #[test]
@@ -340,12 +273,7 @@ fn a_function_that_is_called_with_too_much_is_refused() {
 #[test]
 fn functions_that_double_forty_times_are_refused_in_time() {
     let name = |level: usize| format!("F{level}");
-    let mut functions = vec![function(
-        "F40",
-        &["a"],
-        &["b"],
-        vec![node("Relu", &["a"], &["b"])],
-    )];
+    let mut functions = vec![function("F40", &["a"], &["b"], vec![node("Relu", &["a"], &["b"])])];
     for level in 0..40 {
         let next = name(level + 1);
         let body = vec![call(&next, &["a"], &["t"]), call(&next, &["t"], &["b"])];
@@ -376,13 +304,11 @@ fn a_sparse_weight_of_absurd_size_does_no_harm() {
     values.dims = vec![i64::MAX, i64::MAX];
     let mut model = valid();
     graph_mut(&mut model).initializer.clear();
-    graph_mut(&mut model)
-        .sparse_initializer
-        .push(SparseTensorProto {
-            values: Some(values),
-            indices: Some(i64_tensor("", &[1], &[0])),
-            dims: vec![4],
-        });
+    graph_mut(&mut model).sparse_initializer.push(SparseTensorProto {
+        values: Some(values),
+        indices: Some(i64_tensor("", &[1], &[0])),
+        dims: vec![4],
+    });
     go_through(model.encode_to_vec().into());
 }
 
@@ -403,21 +329,12 @@ fn a_body_that_breaks_the_rules_is_refused_by_name() {
         &branch(vec![node("Relu", &["ghost"], &["r"])]),
         &["make y", "\"ghost\"", "not defined"],
     );
+    assert_says(&branch(vec![node("Relu", &["r"], &["r"])]), &["make y", "cycle"]);
     assert_says(
-        &branch(vec![node("Relu", &["r"], &["r"])]),
-        &["make y", "cycle"],
-    );
-    assert_says(
-        &branch(vec![
-            node("Relu", &["x"], &["r"]),
-            node("Neg", &["x"], &["r"]),
-        ]),
+        &branch(vec![node("Relu", &["x"], &["r"]), node("Neg", &["x"], &["r"])]),
         &["make y", "tensor \"r\"", "twice"],
     );
-    assert_says(
-        &branch(vec![node("Frobnicate", &["x"], &["r"])]),
-        &["make y", "Frobnicate"],
-    );
+    assert_says(&branch(vec![node("Frobnicate", &["x"], &["r"])]), &["make y", "Frobnicate"]);
 }
 
 #[test]

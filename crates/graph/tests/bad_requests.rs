@@ -1,11 +1,6 @@
 //! Cuts, exits, parts and shapes that a model can't have: one line that says why.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
 
@@ -50,59 +45,28 @@ fn a_cut_where_none_is_possible_says_why_and_where_else() {
     let at = |name: &str| split_refusal(&Split::At(vec![name.to_owned()]), &[exit("e", 0.5)]);
     assert_says(
         &at("a"),
-        &[
-            "\"a\"",
-            "2 tensors are alive",
-            "expected 1",
-            "nearest",
-            "\"r\"",
-            "\"s\"",
-        ],
+        &["\"a\"", "2 tensors are alive", "expected 1", "nearest", "\"r\"", "\"s\""],
     );
     assert_says(&at("ghost"), &["no tensor \"ghost\""]);
     assert_says(&at("x"), &["\"x\" is no cut point", "an input"]);
     assert_says(&at("h"), &["\"h\" is no cut point", "exit"]);
-    assert_says(
-        &at("y"),
-        &["\"y\" is no cut point", "nothing comes after it"],
-    );
+    assert_says(&at("y"), &["\"y\" is no cut point", "nothing comes after it"]);
 }
 
 #[test]
 fn an_exit_that_is_none_is_refused_by_name() {
     let refused = |exits: &[ExitSpec]| split_refusal(&Split::Every, exits);
-    assert_says(
-        &refused(&[exit("a", 0.5)]),
-        &["exit \"a\"", "no output", "y, e, t"],
-    );
-    assert_says(
-        &refused(&[exit("t", 0.5)]),
-        &["exit \"t\"", "no branch of its own"],
-    );
-    assert_says(
-        &refused(&[exit("e", 2.0)]),
-        &["exit \"e\"", "threshold 2", "0 to 1"],
-    );
-    assert_says(
-        &refused(&[exit("e", f32::NAN)]),
-        &["exit \"e\"", "threshold"],
-    );
-    assert_says(
-        &refused(&[exit("e", 0.1), exit("e", 0.2)]),
-        &["exit \"e\"", "twice"],
-    );
-    assert_says(
-        &refused(&[exit("e", 0.1), exit("t", 0.1), exit("y", 0.1)]),
-        &["every output"],
-    );
+    assert_says(&refused(&[exit("a", 0.5)]), &["exit \"a\"", "no output", "y, e, t"]);
+    assert_says(&refused(&[exit("t", 0.5)]), &["exit \"t\"", "no branch of its own"]);
+    assert_says(&refused(&[exit("e", 2.0)]), &["exit \"e\"", "threshold 2", "0 to 1"]);
+    assert_says(&refused(&[exit("e", f32::NAN)]), &["exit \"e\"", "threshold"]);
+    assert_says(&refused(&[exit("e", 0.1), exit("e", 0.2)]), &["exit \"e\"", "twice"]);
+    assert_says(&refused(&[exit("e", 0.1), exit("t", 0.1), exit("y", 0.1)]), &["every output"]);
 }
 
 #[test]
 fn a_number_of_blocks_that_cannot_be_is_refused() {
-    assert_says(
-        &split_refusal(&Split::Blocks(0), &[]),
-        &["0 blocks", "1 or more"],
-    );
+    assert_says(&split_refusal(&Split::Blocks(0), &[]), &["0 blocks", "1 or more"]);
     assert_says(
         &split_refusal(&Split::Blocks(9), &[]),
         &["9 blocks", "8 cut points", "the model has 3"],
@@ -159,11 +123,7 @@ fn parts_that_make_no_sense_are_refused() {
 #[test]
 fn a_shape_that_no_input_can_have_is_refused_by_name() {
     let mut builder = GraphBuilder::new("shapes");
-    let x = builder.input(
-        "x",
-        DType::F32,
-        [Dim::Symbol("n".to_owned()), Dim::Fixed(4)],
-    );
+    let x = builder.input("x", DType::F32, [Dim::Symbol("n".to_owned()), Dim::Fixed(4)]);
     let y = builder.node("Relu", &[&x], []);
     builder.output(&y);
     let model = Model::of(builder);
@@ -172,9 +132,6 @@ fn a_shape_that_no_input_can_have_is_refused_by_name() {
         one_line(&infer(&model.graph, &shapes).unwrap_err())
     };
     assert_says(&refused("x", &[1, 5]), &["input \"x\"", "1,5", "f32[n,4]"]);
-    assert_says(
-        &refused("x", &[4]),
-        &["input \"x\"", "1 dimensions", "f32[n,4]"],
-    );
+    assert_says(&refused("x", &[4]), &["input \"x\"", "1 dimensions", "f32[n,4]"]);
     assert_says(&refused("z", &[4]), &["no input \"z\"", "\"x\""]);
 }

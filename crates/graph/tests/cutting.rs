@@ -53,13 +53,7 @@ fn a_chain_can_be_cut_between_any_two_nodes() {
     assert_eq!(model.cuts(&[]), ["a", "b"]);
     let every = model.split(&Split::Every, &[]);
     assert_eq!(operators(&every), [["Relu"], ["Sigmoid"], ["Neg"]]);
-    assert_eq!(
-        every.graph.blocks[1].inputs,
-        [Source::Block {
-            block: 0,
-            output: 0
-        }]
-    );
+    assert_eq!(every.graph.blocks[1].inputs, [Source::Block { block: 0, output: 0 }]);
     assert_eq!(model.run_pieces(&every), model.run());
     let at = model.split(&Split::At(vec!["b".to_owned()]), &[]);
     assert_eq!(operators(&at), [vec!["Relu", "Sigmoid"], vec!["Neg"]]);
@@ -161,27 +155,15 @@ fn constants_are_not_alive_and_travel_with_whoever_uses_them() {
     assert!(model.graph.is_constant(model.id("negated")));
     assert_eq!(model.cuts(&[]), ["a", "b"]);
     let every = model.split(&Split::Every, &[]);
-    assert_eq!(
-        operators(&every),
-        [vec!["Neg", "Add"], vec!["Neg", "Mul"], vec!["Add"]]
-    );
-    assert!(
-        every
-            .graph
-            .blocks
-            .iter()
-            .all(|block| block.inputs.len() == 1)
-    );
+    assert_eq!(operators(&every), [vec!["Neg", "Add"], vec!["Neg", "Mul"], vec!["Add"]]);
+    assert!(every.graph.blocks.iter().all(|block| block.inputs.len() == 1));
     assert_eq!(model.run_pieces(&every), model.run());
 }
 
 #[test]
 fn outputs_that_are_inputs_or_constants_are_handed_out() {
     let mut proto = model(
-        vec![
-            node("Neg", &["w"], &["negated"]),
-            node("Relu", &["x"], &["y"]),
-        ],
+        vec![node("Neg", &["w"], &["negated"]), node("Relu", &["x"], &["y"])],
         &["y", "x", "w", "negated"],
     );
     let weight = f32_tensor("w", &[4], &made_up(1, 4));
@@ -202,10 +184,8 @@ fn random_numbers_are_alive_though_they_have_no_inputs() {
             node("Add", &["b", "noise"], &["y"]),
         ]
     };
-    let random = NodeProto {
-        attribute: vec![ints("shape", &[4])],
-        ..node("RandomNormal", &[], &["noise"])
-    };
+    let random =
+        NodeProto { attribute: vec![ints("shape", &[4])], ..node("RandomNormal", &[], &["noise"]) };
     let random = Model::read(&model(nodes(random), &["y"]));
     assert!(!random.graph.is_constant(random.id("noise")));
     assert_eq!(random.cuts(&[]), Vec::<String>::new());
@@ -227,10 +207,7 @@ fn branch(op: &str) -> GraphProto {
 #[test]
 fn what_a_body_captures_is_alive_until_the_body_has_run() {
     let chosen = NodeProto {
-        attribute: vec![
-            graph("then_branch", branch("Add")),
-            graph("else_branch", branch("Sub")),
-        ],
+        attribute: vec![graph("then_branch", branch("Add")), graph("else_branch", branch("Sub"))],
         ..node("If", &["yes"], &["chosen"])
     };
     let mut proto = model(
@@ -280,29 +257,14 @@ fn the_head_of_an_exit_is_a_block_right_after_the_one_it_hangs_from() {
     let cut = model.split(&Split::Every, &exits);
     assert_eq!(
         operators(&cut),
-        [
-            vec!["Relu"],
-            vec!["Neg", "Softmax"],
-            vec!["Sigmoid"],
-            vec!["Tanh"],
-            vec!["Neg"]
-        ]
+        [vec!["Relu"], vec!["Neg", "Softmax"], vec!["Sigmoid"], vec!["Tanh"], vec!["Neg"]]
     );
     let [first, second] = cut.graph.exits.as_slice() else {
         panic!("{:?}", cut.graph.exits);
     };
-    assert_eq!(
-        (first.output.as_str(), first.head, first.after),
-        ("first", 1, Some(0))
-    );
-    assert_eq!(
-        (first.threshold, first.scores),
-        (0.5, ScoreKind::Probabilities)
-    );
-    assert_eq!(
-        (second.output.as_str(), second.head, second.after),
-        ("second", 3, Some(2))
-    );
+    assert_eq!((first.output.as_str(), first.head, first.after), ("first", 1, Some(0)));
+    assert_eq!((first.threshold, first.scores), (0.5, ScoreKind::Probabilities));
+    assert_eq!((second.output.as_str(), second.head, second.after), ("second", 3, Some(2)));
     assert_eq!((second.threshold, second.scores), (0.25, ScoreKind::Logits));
     assert_eq!(cut.graph.exit_of(1), Some(first));
     assert_eq!(cut.graph.outputs.len(), 1);
@@ -312,10 +274,9 @@ fn the_head_of_an_exit_is_a_block_right_after_the_one_it_hangs_from() {
 #[test]
 fn exits_are_cut_off_whatever_else_is_asked_for() {
     let model = with_heads();
-    for (exits, blocks) in [
-        (vec![exit("first", 0.5)], 2),
-        (vec![exit("first", 0.5), exit("second", 0.5)], 3),
-    ] {
+    for (exits, blocks) in
+        [(vec![exit("first", 0.5)], 2), (vec![exit("first", 0.5), exit("second", 0.5)], 3)]
+    {
         let heads = exits.len();
         for how in [Split::At(vec![]), Split::Blocks(blocks)] {
             let cut = model.split(&how, &exits);
@@ -350,10 +311,7 @@ fn balanced_blocks_keep_a_convolution_and_its_activation_together() {
         }
     }
     let three = operators(&model.split(&Split::Blocks(3), &[]));
-    assert!(
-        three.iter().all(|operators| operators.len() == 4),
-        "{three:?}"
-    );
+    assert!(three.iter().all(|operators| operators.len() == 4), "{three:?}");
     // With more blocks than such places, there is no other way.
     let all = model.split(&Split::Blocks(12), &[]);
     assert_eq!(all.graph.blocks.len(), 12);
@@ -388,10 +346,7 @@ fn cut_points_by_trying(graph: &Graph) -> HashSet<String> {
                 reached.extend(node.makes().filter(|&value| value != without));
             }
         }
-        graph
-            .outputs()
-            .iter()
-            .any(|output| reached.contains(output))
+        graph.outputs().iter().any(|output| reached.contains(output))
     };
     graph
         .value_ids()
@@ -402,10 +357,7 @@ fn cut_points_by_trying(graph: &Graph) -> HashSet<String> {
 }
 
 fn config() -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(96)
-    }
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(96) }
 }
 
 proptest! {

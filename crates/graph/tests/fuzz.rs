@@ -4,12 +4,7 @@
 //! `TESSERA_FUZZ_SECONDS` says for how long (5 unless told), `TESSERA_FUZZ_SEED` from where, and
 //! `TESSERA_FUZZ_CASE` repeats one case of a seed.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
 mod corpus;
@@ -183,7 +178,9 @@ fn mutate_type(declared: &mut Option<TypeProto>, random: &mut Random) {
 fn mutate_node(node: &mut NodeProto, names: &[String], random: &mut Random) {
     let inputs = node.input.len();
     match random.below(9) {
-        0 if inputs > 0 => node.input[random.below(inputs)].clone_from(&names[random.below(names.len())]),
+        0 if inputs > 0 => {
+            node.input[random.below(inputs)].clone_from(&names[random.below(names.len())])
+        }
         1 if inputs > 1 => node.input.swap(random.below(inputs), random.below(inputs)),
         2 if inputs > 0 => drop(node.input.remove(random.below(inputs))),
         3 => node.input.push(names[random.below(names.len())].clone()),
@@ -333,10 +330,7 @@ struct Seed {
 
 fn exits_of(graph: &Graph) -> Vec<ExitSpec> {
     let names = graph.outputs().iter().map(|&id| graph.value_name(id));
-    names
-        .filter(|name| name.starts_with("exit"))
-        .map(|name| common::exit(name, 0.5))
-        .collect()
+    names.filter(|name| name.starts_with("exit")).map(|name| common::exit(name, 0.5)).collect()
 }
 
 fn cut(graph: &Graph, types: &Types, how: &Split, exits: &[ExitSpec]) -> Result<()> {
@@ -376,16 +370,8 @@ fn go_through(file: &Bytes, original: &Model) -> bool {
     check(cut(&graph, &types, &Split::Every, &[]));
     let original_exits = exits_of(&original.graph);
     let models = [
-        SharedModel {
-            graph: &original.graph,
-            types: &original.types,
-            exits: &original_exits,
-        },
-        SharedModel {
-            graph: &graph,
-            types: &types,
-            exits: &exits,
-        },
+        SharedModel { graph: &original.graph, types: &original.types, exits: &original_exits },
+        SharedModel { graph: &graph, types: &types, exits: &exits },
     ];
     check(share(&models, &mut |_| ()).map(|shared| {
         assert!(shared.bytes_shared() <= shared.bytes_apart());
@@ -428,8 +414,7 @@ fn keep(what: &str, file: &Bytes) -> PathBuf {
 
 fn said(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("something that is no text")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("something that is no text")
 }
 
 fn setting(name: &str) -> Option<u64> {

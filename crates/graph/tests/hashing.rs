@@ -60,12 +60,7 @@ fn names_leave_no_trace() {
 #[test]
 fn shapes_and_names_of_dimensions_leave_no_trace() {
     let batch = |name: &str| {
-        let dims = [
-            Dim::Symbol(name.to_owned()),
-            Dim::Fixed(16),
-            Dim::Unknown,
-            Dim::Unknown,
-        ];
+        let dims = [Dim::Symbol(name.to_owned()), Dim::Fixed(16), Dim::Unknown, Dim::Unknown];
         net(16, dims, "")
     };
     assert_eq!(hash(&plain()), hash(&batch("batch")));
@@ -180,10 +175,7 @@ fn an_operator_whose_definition_changed_is_another() {
 
 #[test]
 fn handing_out_a_weight_changes_no_operators_definition() {
-    let nodes = vec![
-        node("Relu", &["x"], &["y"]),
-        node("Softmax", &["w"], &["probabilities"]),
-    ];
+    let nodes = vec![node("Relu", &["x"], &["y"]), node("Softmax", &["w"], &["probabilities"])];
     let mut proto = calling(nodes, vec![]);
     proto.opset_import[0].version = Some(11);
     let graph = graph_mut(&mut proto);
@@ -230,22 +222,10 @@ fn what_a_block_computes_counts() {
             "dtype of a weight beside it",
             changed(|graph| graph.initializer[0].data_type = Some(DType::I32.onnx())),
         ),
-        (
-            "shape of a weight",
-            changed(|graph| graph.initializer[1].dims = vec![1, 16, 1, 1]),
-        ),
-        (
-            "value of an attribute",
-            changed(|graph| graph.node[2].attribute[1].ints = vec![1, 2]),
-        ),
-        (
-            "an attribute more",
-            changed(|graph| graph.node[2].attribute.push(int("ceil_mode", 1))),
-        ),
-        (
-            "operator",
-            changed(|graph| graph.node[1].op_type = Some("Tanh".to_owned())),
-        ),
+        ("shape of a weight", changed(|graph| graph.initializer[1].dims = vec![1, 16, 1, 1])),
+        ("value of an attribute", changed(|graph| graph.node[2].attribute[1].ints = vec![1, 2])),
+        ("an attribute more", changed(|graph| graph.node[2].attribute.push(int("ceil_mode", 1)))),
+        ("operator", changed(|graph| graph.node[1].op_type = Some("Tanh".to_owned()))),
         (
             "one node less",
             changed(|graph| {
@@ -266,11 +246,7 @@ fn dtypes_of_inputs_and_the_wiring_count() {
         builder.input("a", dtype, [4]);
         let b = builder.node("Neg", &["a"], []);
         let name = |which: &str| {
-            if which == "a" {
-                "a".to_owned()
-            } else {
-                b.clone()
-            }
+            if which == "a" { "a".to_owned() } else { b.clone() }
         };
         let y = builder.node("Sub", &[&name(first), &name(second)], []);
         builder.output(&y);
@@ -368,10 +344,7 @@ fn disguised(mut proto: ModelProto, keys: &[u64]) -> ModelProto {
     let mut names: HashMap<String, String> = HashMap::new();
     let mut rename = |name: &mut String| {
         let fresh = names.len() as u64 * 7919 % 1009;
-        *name = names
-            .entry(name.clone())
-            .or_insert_with(|| format!("z{fresh}"))
-            .clone();
+        *name = names.entry(name.clone()).or_insert_with(|| format!("z{fresh}")).clone();
     };
     for info in graph.input.iter_mut().chain(&mut graph.output) {
         rename(info.name.as_mut().unwrap());
@@ -399,10 +372,7 @@ fn split_hashes(model: &Model) -> Vec<ContentHash> {
 }
 
 fn config() -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(96)
-    }
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(96) }
 }
 
 proptest! {

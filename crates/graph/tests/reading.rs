@@ -21,10 +21,7 @@ use tessera_graph::{ExternalData, Split, Weight, read};
 /// A model that hands out the weight `w`.
 fn holding(tensor: TensorProto) -> ModelProto {
     let mut builder = GraphBuilder::new("holding");
-    let w = builder.initializer(TensorProto {
-        name: Some("w".to_owned()),
-        ..tensor
-    });
+    let w = builder.initializer(TensorProto { name: Some("w".to_owned()), ..tensor });
     builder.output(&w);
     builder.build()
 }
@@ -39,77 +36,45 @@ fn dense(model: &Model, name: &str) -> (String, Vec<u8>) {
 }
 
 fn typed(dtype: DType, dims: &[i64]) -> TensorProto {
-    TensorProto {
-        data_type: Some(dtype.onnx()),
-        dims: dims.to_vec(),
-        ..TensorProto::default()
-    }
+    TensorProto { data_type: Some(dtype.onnx()), dims: dims.to_vec(), ..TensorProto::default() }
 }
 
 #[test]
 fn elements_are_the_same_in_whichever_field_they_are_written() {
     let cases: Vec<(TensorProto, &str, Vec<u8>)> = vec![
         (
-            TensorProto {
-                float_data: vec![1.0, -2.5],
-                ..typed(DType::F32, &[2])
-            },
+            TensorProto { float_data: vec![1.0, -2.5], ..typed(DType::F32, &[2]) },
             "f32[2]",
             [1.0f32.to_le_bytes(), (-2.5f32).to_le_bytes()].concat(),
         ),
         (
-            TensorProto {
-                double_data: vec![0.5],
-                ..typed(DType::F64, &[])
-            },
+            TensorProto { double_data: vec![0.5], ..typed(DType::F64, &[]) },
             "f64[]",
             0.5f64.to_le_bytes().to_vec(),
         ),
         (
-            TensorProto {
-                int64_data: vec![-3],
-                ..typed(DType::I64, &[1])
-            },
+            TensorProto { int64_data: vec![-3], ..typed(DType::I64, &[1]) },
             "i64[1]",
             (-3i64).to_le_bytes().to_vec(),
         ),
         (
-            TensorProto {
-                uint64_data: vec![u64::from(u32::MAX)],
-                ..typed(DType::U32, &[1])
-            },
+            TensorProto { uint64_data: vec![u64::from(u32::MAX)], ..typed(DType::U32, &[1]) },
             "u32[1]",
             vec![0xFF; 4],
         ),
         (
-            TensorProto {
-                int32_data: vec![0x3C00, 0xC000],
-                ..typed(DType::F16, &[2])
-            },
+            TensorProto { int32_data: vec![0x3C00, 0xC000], ..typed(DType::F16, &[2]) },
             "f16[2]",
             vec![0x00, 0x3C, 0x00, 0xC0],
         ),
         (
-            TensorProto {
-                int32_data: vec![1, 0, 1],
-                ..typed(DType::Bool, &[3])
-            },
+            TensorProto { int32_data: vec![1, 0, 1], ..typed(DType::Bool, &[3]) },
             "bool[3]",
             vec![1, 0, 1],
         ),
+        (TensorProto { int32_data: vec![-1, 5], ..typed(DType::I8, &[2]) }, "i8[2]", vec![0xFF, 5]),
         (
-            TensorProto {
-                int32_data: vec![-1, 5],
-                ..typed(DType::I8, &[2])
-            },
-            "i8[2]",
-            vec![0xFF, 5],
-        ),
-        (
-            TensorProto {
-                int32_data: vec![0x21, 0x03],
-                ..typed(DType::U4, &[3])
-            },
+            TensorProto { int32_data: vec![0x21, 0x03], ..typed(DType::U4, &[3]) },
             "u4[3]",
             vec![0x21, 0x03],
         ),
@@ -145,9 +110,7 @@ fn an_initialiser_that_is_also_an_input_is_no_input_and_from_ir_4_a_default() {
         let model = Model::read(&proto);
         let graph = &model.graph;
         let names = |ids: &[tessera_graph::ValueId]| -> Vec<String> {
-            ids.iter()
-                .map(|&id| graph.value_name(id).to_owned())
-                .collect()
+            ids.iter().map(|&id| graph.value_name(id).to_owned()).collect()
         };
         assert_eq!(names(graph.inputs()), ["x"]);
         assert_eq!(names(graph.defaults()), defaults);
@@ -177,19 +140,10 @@ fn dimensions_keep_their_names_and_may_have_none() {
     let y = builder.node("Relu", &[&x], []);
     builder.output(&y);
     let model = Model::of(builder);
-    let declared = |name: &str| {
-        model
-            .graph
-            .declared_type(model.id(name))
-            .unwrap()
-            .to_string()
-    };
+    let declared = |name: &str| model.graph.declared_type(model.id(name)).unwrap().to_string();
     assert_eq!(declared(&x), "f32[batch,?,4]");
     assert_eq!(declared(&any), "i64[…]");
-    assert_eq!(
-        model.types.get(model.id(&y)).unwrap().to_string(),
-        "f32[batch,?,4]"
-    );
+    assert_eq!(model.types.get(model.id(&y)).unwrap().to_string(), "f32[batch,?,4]");
 }
 
 #[test]
@@ -205,10 +159,7 @@ fn constant_nodes_of_every_form_become_weights() {
         dims: vec![3],
     };
     let forms = [
-        (
-            builder::tensor("value", f32_tensor("", &[2, 1], &[1.0, 2.0])),
-            "f32[2,1]",
-        ),
+        (builder::tensor("value", f32_tensor("", &[2, 1], &[1.0, 2.0])), "f32[2,1]"),
         (float("value_float", 0.5), "f32[]"),
         (int("value_int", -7), "i64[]"),
         (ints("value_ints", &[1, 2, 3]), "i64[3]"),
@@ -243,11 +194,7 @@ fn constant_nodes_of_every_form_become_weights() {
         let model = Model::of(builder);
         assert!(model.graph.nodes().is_empty(), "{form}");
         let weight = model.graph.weight(model.id(&c)).unwrap();
-        assert_eq!(
-            weight.tensor_type().unwrap().to_string(),
-            expected,
-            "{form}"
-        );
+        assert_eq!(weight.tensor_type().unwrap().to_string(), expected, "{form}");
         assert_eq!(model.split(&Split::Blocks(1), &[]).graph.outputs.len(), 1);
     }
 }
@@ -256,13 +203,10 @@ fn constant_nodes_of_every_form_become_weights() {
 fn strings_reach_the_block_the_empty_one_too() {
     let mut builder = GraphBuilder::new("strings").opset(19);
     let x = builder.input("x", DType::String, [3]);
-    let words: Vec<Bytes> = ["one", "", "drei"]
-        .map(|word| Bytes::from_static(word.as_bytes()))
-        .to_vec();
-    let w = builder.initializer(TensorProto {
-        string_data: words.clone(),
-        ..typed(DType::String, &[3])
-    });
+    let words: Vec<Bytes> =
+        ["one", "", "drei"].map(|word| Bytes::from_static(word.as_bytes())).to_vec();
+    let w = builder
+        .initializer(TensorProto { string_data: words.clone(), ..typed(DType::String, &[3]) });
     let same = builder.node("Equal", &[&x, &w], []);
     builder.output(&same);
     let program = program(&Model::of(builder).whole());
@@ -311,11 +255,7 @@ fn tensors_lie_in_files_beside_the_model_at_offsets_of_their_own() {
     let shared = ("location", "weights/all.bin");
     graph_mut(&mut proto).initializer = vec![
         external("first", &[4], &[shared, ("length", "16")]),
-        external(
-            "second",
-            &[4],
-            &[shared, ("offset", "16"), ("length", "16")],
-        ),
+        external("second", &[4], &[shared, ("offset", "16"), ("length", "16")]),
         external("third", &[4], &[("location", "third.bin")]),
     ];
     let bytes =
@@ -323,12 +263,8 @@ fn tensors_lie_in_files_beside_the_model_at_offsets_of_their_own() {
     let (first, second, third) = (bytes(&[1.0; 4]), bytes(&[2.0; 4]), bytes(&[3.0; 4]));
     let mut folder = Folder::default();
     let all = [first.clone(), second.clone()].concat();
-    folder
-        .files
-        .insert("weights/all.bin".to_owned(), all.into());
-    folder
-        .files
-        .insert("third.bin".to_owned(), third.clone().into());
+    folder.files.insert("weights/all.bin".to_owned(), all.into());
+    folder.files.insert("third.bin".to_owned(), third.clone().into());
     proto.opset_import = vec![opset("", 17)];
     let graph = read(proto.encode_to_vec().into(), &mut folder).unwrap();
     for (name, expected) in [("first", first), ("second", second), ("third", third)] {
@@ -338,10 +274,5 @@ fn tensors_lie_in_files_beside_the_model_at_offsets_of_their_own() {
         };
         assert_eq!(*bytes, expected, "{name}");
     }
-    assert!(
-        folder
-            .opened
-            .iter()
-            .all(|file| folder.files.contains_key(file))
-    );
+    assert!(folder.opened.iter().all(|file| folder.files.contains_key(file)));
 }

@@ -1,11 +1,6 @@
 //! Valid files with functions of their own, and bodies that capture what is around them.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
 
@@ -103,10 +98,7 @@ fn an_input_that_the_call_leaves_out_stays_left_out() {
         &["b"],
         vec![node("Clip", &["a", "low", "high"], &["b"])],
     );
-    let nodes = vec![
-        call("Bounded", &["x", "", "h"], &["a"]),
-        call("Bounded", &["a"], &["y"]),
-    ];
+    let nodes = vec![call("Bounded", &["x", "", "h"], &["a"]), call("Bounded", &["a"], &["y"])];
     let mut proto = calling(nodes, vec![bounded]);
     let high = f32_tensor("h", &[], &[6.0]);
     graph_mut(&mut proto).initializer.push(high);
@@ -114,25 +106,15 @@ fn an_input_that_the_call_leaves_out_stays_left_out() {
     let [first, second] = model.graph.nodes() else {
         panic!("{:?}", model.graph.nodes());
     };
-    assert_eq!(
-        first.inputs,
-        [Some(model.id("x")), None, Some(model.id("h"))]
-    );
+    assert_eq!(first.inputs, [Some(model.id("x")), None, Some(model.id("h"))]);
     assert_eq!(second.inputs, [Some(model.id("a"))]);
 }
 
 #[test]
 fn a_function_may_hand_an_input_straight_out() {
-    let both = function(
-        "Both",
-        &["a"],
-        &["a", "b"],
-        vec![node("Neg", &["a"], &["b"])],
-    );
-    let nodes = vec![
-        call("Both", &["x"], &["same", "negated"]),
-        node("Sub", &["same", "negated"], &["y"]),
-    ];
+    let both = function("Both", &["a"], &["a", "b"], vec![node("Neg", &["a"], &["b"])]);
+    let nodes =
+        vec![call("Both", &["x"], &["same", "negated"]), node("Sub", &["same", "negated"], &["y"])];
     let model = Model::read(&calling(nodes, vec![both]));
     let doubled = Model::read(&calling(vec![node("Add", &["x", "x"], &["y"])], vec![]));
     assert_eq!(model.run(), doubled.run());
@@ -149,10 +131,7 @@ fn choice(yes: &str, output: &str, then: GraphProto, otherwise: GraphProto) -> N
 fn body(nodes: Vec<NodeProto>, output: &str) -> GraphProto {
     let mut body = GraphBuilder::new("body");
     body.output(output);
-    GraphProto {
-        node: nodes,
-        ..body.build_graph()
-    }
+    GraphProto { node: nodes, ..body.build_graph() }
 }
 
 /// A model with an input `x`, a constant `yes` and these nodes.
@@ -166,9 +145,7 @@ fn branching(nodes: Vec<NodeProto>) -> ModelProto {
 fn captures(model: &Model, op: &str) -> Vec<String> {
     let node = model.graph.nodes().iter().find(|node| node.op_type == op);
     let captures = node.unwrap().captures.iter();
-    captures
-        .map(|&id| model.graph.value_name(id).to_owned())
-        .collect()
+    captures.map(|&id| model.graph.value_name(id).to_owned()).collect()
 }
 
 fn then_branch(node: &NodeProto) -> &GraphProto {
@@ -192,30 +169,18 @@ fn functions_are_inlined_in_bodies_too() {
     assert_eq!(captures(&model, "If"), ["x"]);
     let program = program(&model.whole());
     let ops = then_branch(&program.node[0]).node.iter();
-    assert_eq!(
-        ops.map(NodeProto::op_type).collect::<Vec<_>>(),
-        ["Relu", "Relu"]
-    );
+    assert_eq!(ops.map(NodeProto::op_type).collect::<Vec<_>>(), ["Relu", "Relu"]);
 }
 
 #[test]
 fn a_functions_body_keeps_its_own_names_apart_from_the_callers() {
     // The caller's "t" goes in as "a"; the branch inside has a "t" of its own.
-    let then = body(
-        vec![node("Neg", &["a"], &["t"]), node("Relu", &["t"], &["r"])],
-        "r",
-    );
+    let then = body(vec![node("Neg", &["a"], &["t"]), node("Relu", &["t"], &["r"])], "r");
     let otherwise = body(vec![node("Neg", &["a"], &["r"])], "r");
-    let chosen = function(
-        "Chosen",
-        &["a", "yes"],
-        &["b"],
-        vec![choice("yes", "b", then, otherwise)],
-    );
-    let mut proto = branching(vec![
-        node("Sigmoid", &["x"], &["t"]),
-        call("Chosen", &["t", "yes"], &["y"]),
-    ]);
+    let chosen =
+        function("Chosen", &["a", "yes"], &["b"], vec![choice("yes", "b", then, otherwise)]);
+    let mut proto =
+        branching(vec![node("Sigmoid", &["x"], &["t"]), call("Chosen", &["t", "yes"], &["y"])]);
     proto.functions.push(chosen);
     let model = Model::read(&proto);
     assert_eq!(captures(&model, "If"), ["t"]);
@@ -224,20 +189,8 @@ fn a_functions_body_keeps_its_own_names_apart_from_the_callers() {
 #[test]
 fn a_branch_captures_what_is_around_it_and_finds_it_in_the_block() {
     // Both branches have a "t" of their own.
-    let then = body(
-        vec![
-            node("Neg", &["a"], &["t"]),
-            node("Add", &["t", "x"], &["r"]),
-        ],
-        "r",
-    );
-    let otherwise = body(
-        vec![
-            node("Relu", &["x"], &["t"]),
-            node("Sub", &["t", "x"], &["r"]),
-        ],
-        "r",
-    );
+    let then = body(vec![node("Neg", &["a"], &["t"]), node("Add", &["t", "x"], &["r"])], "r");
+    let otherwise = body(vec![node("Relu", &["x"], &["t"]), node("Sub", &["t", "x"], &["r"])], "r");
     let model = Model::read(&branching(vec![
         node("Sigmoid", &["x"], &["a"]),
         choice("yes", "y", then, otherwise),
@@ -254,20 +207,14 @@ fn a_branch_captures_what_is_around_it_and_finds_it_in_the_block() {
     assert_eq!(branch.node[1].input[0], branch.node[0].output[0]);
     assert_eq!(branch.node[1].input[1], sigmoid.input[0]);
     assert_eq!(branch.output[0].name(), branch.node[1].output[0]);
-    assert_eq!(
-        model.types.get(model.id("y")).unwrap().to_string(),
-        "f32[4]"
-    );
+    assert_eq!(model.types.get(model.id("y")).unwrap().to_string(), "f32[4]");
 }
 
 #[test]
 fn a_capture_two_bodies_deep_belongs_to_the_outermost_node() {
     let deep = |op: &str| body(vec![node(op, &["a", "local"], &["d"])], "d");
     let then = body(
-        vec![
-            node("Neg", &["x"], &["local"]),
-            choice("yes", "r", deep("Add"), deep("Sub")),
-        ],
+        vec![node("Neg", &["x"], &["local"]), choice("yes", "r", deep("Add"), deep("Sub"))],
         "r",
     );
     let otherwise = body(vec![node("Relu", &["x"], &["r"])], "r");
@@ -300,32 +247,16 @@ fn a_loop_captures_and_carries() {
     let x = builder.input("x", DType::F32, [4]);
     builder.node_into("scaling", "Sigmoid", &[&x], &["scale"], []);
     let trips = builder.weight_i64("trips", &[], vec![3]);
-    let y = builder.node(
-        "Loop",
-        &[&trips, "", &x],
-        [graph("body", inner.build_graph())],
-    );
+    let y = builder.node("Loop", &[&trips, "", &x], [graph("body", inner.build_graph())]);
     builder.output(&y);
     let model = Model::of(builder);
     assert_eq!(captures(&model, "Loop"), ["scale"]);
     let partition = model.split(&Split::At(vec![]), &[]);
     let program = program(block_at(&partition, 0));
-    let looped = program
-        .node
-        .iter()
-        .find(|node| node.op_type() == "Loop")
-        .unwrap();
-    let sigmoid = program
-        .node
-        .iter()
-        .find(|node| node.op_type() == "Sigmoid")
-        .unwrap();
+    let looped = program.node.iter().find(|node| node.op_type() == "Loop").unwrap();
+    let sigmoid = program.node.iter().find(|node| node.op_type() == "Sigmoid").unwrap();
     let body = looped.attribute[0].g.as_ref().unwrap();
-    let scaled = body
-        .node
-        .iter()
-        .find(|node| node.op_type() == "Mul")
-        .unwrap();
+    let scaled = body.node.iter().find(|node| node.op_type() == "Mul").unwrap();
     assert_eq!(scaled.input[1], sigmoid.output[0]);
     assert_eq!(scaled.input[0], body.input[2].name());
 }

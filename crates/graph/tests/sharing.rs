@@ -1,11 +1,6 @@
 //! Several models, cut so that the layers they have in common are shared blocks.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
 
@@ -41,11 +36,7 @@ fn chain(seeds: &[u32]) -> Model {
 fn share_with(models: &[&Model], exits: &[ExitSpec]) -> Shared {
     let given: Vec<SharedModel<'_>> = models
         .iter()
-        .map(|model| SharedModel {
-            graph: &model.graph,
-            types: &model.types,
-            exits,
-        })
+        .map(|model| SharedModel { graph: &model.graph, types: &model.types, exits })
         .collect();
     let mut seen = Vec::new();
     let shared = share(&given, &mut |index| seen.push(index)).unwrap();
@@ -196,10 +187,7 @@ fn with_exit(seeds: &[u32], before: usize, head: u32) -> Model {
 #[test]
 fn heads_of_exits_are_blocks_and_may_be_shared_too() {
     let exits = [exit("early", 0.5)];
-    let (first, second) = (
-        with_exit(&[1, 2, 3, 10], 2, 50),
-        with_exit(&[1, 2, 3, 20], 2, 50),
-    );
+    let (first, second) = (with_exit(&[1, 2, 3, 10], 2, 50), with_exit(&[1, 2, 3, 20], 2, 50));
     let shared = share_with(&[&first, &second], &exits);
     let (a, b) = (path(&shared.partitions[0]), path(&shared.partitions[1]));
     // Layers 1 and 2, the head, layer 3 (the cut at the exit is forced), and one's own.
@@ -219,10 +207,7 @@ fn heads_of_exits_are_blocks_and_may_be_shared_too() {
 }
 
 fn config() -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(24)
-    }
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(24) }
 }
 
 proptest! {

@@ -23,22 +23,15 @@ impl BufferPool {
     ///
     /// What was in the buffer before is still there.
     pub(crate) fn tensor(self: &Arc<Self>, dtype: DType, shape: &[usize]) -> Result<TensorMut> {
-        let len = element_count(shape)
-            .and_then(|count| dtype.bytes(count))
-            .unwrap_or(0);
+        let len = element_count(shape).and_then(|count| dtype.bytes(count)).unwrap_or(0);
         let free = self.lock().get_mut(&len).and_then(Vec::pop);
         let buffer = Some(free.unwrap_or_else(|| HostBuffer::new(len)));
-        let pooled = PooledBuffer {
-            buffer,
-            pool: Arc::downgrade(self),
-        };
+        let pooled = PooledBuffer { buffer, pool: Arc::downgrade(self) };
         TensorMut::over(dtype, shape, Box::new(pooled))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Vec<HostBuffer>>> {
-        self.free
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -65,9 +58,7 @@ impl Region for PooledBuffer {
         Location::Host
     }
     fn address(&self) -> NonNull<u8> {
-        self.buffer
-            .as_ref()
-            .map_or(NonNull::dangling(), Region::address)
+        self.buffer.as_ref().map_or(NonNull::dangling(), Region::address)
     }
     fn len(&self) -> usize {
         self.buffer.as_ref().map_or(0, Region::len)
@@ -92,18 +83,13 @@ mod tests {
         let second = pool.tensor(DType::F32, &[16]).unwrap().freeze();
         assert_ne!(second.address(), address);
         drop(first);
-        assert_eq!(
-            pool.tensor(DType::F32, &[16]).unwrap().freeze().address(),
-            address
-        );
+        assert_eq!(pool.tensor(DType::F32, &[16]).unwrap().freeze().address(), address);
     }
 
     #[test]
     fn a_pool_keeps_no_more_than_it_should() {
         let pool = Arc::new(BufferPool::default());
-        let many: Vec<_> = (0..10)
-            .map(|_| pool.tensor(DType::U8, &[100]).unwrap())
-            .collect();
+        let many: Vec<_> = (0..10).map(|_| pool.tensor(DType::U8, &[100]).unwrap()).collect();
         drop(many);
         assert_eq!(pool.lock()[&100].len(), MOST_KEPT);
     }

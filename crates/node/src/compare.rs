@@ -37,41 +37,26 @@ pub fn compare(name: &str, found: &Tensor, expected: &Tensor) -> Result<Differen
             same_top: same,
         });
     }
-    let (found_values, expected_values) = (
-        found.to_f64().unwrap_or_default(),
-        expected.to_f64().unwrap_or_default(),
-    );
+    let (found_values, expected_values) =
+        (found.to_f64().unwrap_or_default(), expected.to_f64().unwrap_or_default());
     let mut max_absolute: f64 = 0.0;
     let mut largest: f64 = 0.0;
     for (&a, &b) in found_values.iter().zip(&expected_values) {
         let same = a == b || (a.is_nan() && b.is_nan());
         let distance = if same { 0.0 } else { (a - b).abs() };
         // A NaN on one side only is as wrong as can be.
-        max_absolute = max_absolute.max(if distance.is_nan() {
-            f64::INFINITY
-        } else {
-            distance
-        });
+        max_absolute = max_absolute.max(if distance.is_nan() { f64::INFINITY } else { distance });
         if b.is_finite() {
             largest = largest.max(b.abs());
         }
     }
-    let max_relative = if max_absolute == 0.0 {
-        0.0
-    } else {
-        max_absolute / largest
-    };
+    let max_relative = if max_absolute == 0.0 { 0.0 } else { max_absolute / largest };
     let classes = expected.shape().last().copied().unwrap_or(1).max(1);
     let same_top = found_values
         .chunks(classes)
         .zip(expected_values.chunks(classes))
         .all(|(found, expected)| top(found) == top(expected));
-    Ok(Difference {
-        output,
-        max_absolute,
-        max_relative,
-        same_top,
-    })
+    Ok(Difference { output, max_absolute, max_relative, same_top })
 }
 
 fn top(sample: &[f64]) -> Option<usize> {
@@ -86,10 +71,7 @@ mod tests {
     fn a_nan_on_one_side_is_an_infinite_difference() {
         let nan = Tensor::from_f32(&[2], &[f32::NAN, 1.0]).unwrap();
         let one = Tensor::from_f32(&[2], &[1.0, 1.0]).unwrap();
-        assert_eq!(
-            compare("y", &nan, &one).unwrap().max_relative,
-            f64::INFINITY
-        );
+        assert_eq!(compare("y", &nan, &one).unwrap().max_relative, f64::INFINITY);
         assert_eq!(compare("y", &nan, &nan).unwrap().max_relative, 0.0);
     }
 

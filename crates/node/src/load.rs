@@ -29,11 +29,7 @@ type LoadKey = (ContentHash, Option<Vec<TensorType>>);
 impl Loader {
     /// A loader for this engine.
     pub fn new(engine: Arc<dyn Engine>, options: LoadOptions) -> Self {
-        Self {
-            engine,
-            options,
-            loaded: Mutex::new(HashMap::new()),
-        }
+        Self { engine, options, loaded: Mutex::new(HashMap::new()) }
     }
 
     /// The engine.
@@ -52,10 +48,7 @@ impl Loader {
             .blocks
             .iter()
             .map(|node| {
-                let types = node
-                    .inputs
-                    .iter()
-                    .map(|&source| graph.source_type(source).cloned());
+                let types = node.inputs.iter().map(|&source| graph.source_type(source).cloned());
                 self.block(node.block, types.collect(), source)
             })
             .collect::<Result<Vec<_>>>()?;
@@ -69,10 +62,7 @@ impl Loader {
         source: &dyn ProgramSource,
     ) -> Result<LoadedBlock> {
         let key = (hash, inputs);
-        let mut loaded = self
-            .loaded
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut loaded = self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(known) = loaded.get(&key).and_then(Weak::upgrade) {
             return Ok(known);
         }
@@ -101,29 +91,16 @@ pub struct LoadedModel {
 
 impl LoadedModel {
     fn new(graph: BlockGraph, blocks: Vec<LoadedBlock>) -> Self {
-        let mut uses: Vec<Vec<usize>> = graph
-            .blocks
-            .iter()
-            .map(|node| vec![0; node.outputs.len()])
-            .collect();
+        let mut uses: Vec<Vec<usize>> =
+            graph.blocks.iter().map(|node| vec![0; node.outputs.len()]).collect();
         let sources = graph.blocks.iter().flat_map(|node| &node.inputs);
         for source in sources.chain(graph.outputs.iter().map(|(_, source)| source)) {
             if let tessera_graph::Source::Block { block, output } = *source {
                 uses[block][output] += 1;
             }
         }
-        let confirmed = graph
-            .blocks
-            .iter()
-            .map(|_| AtomicBool::new(false))
-            .collect();
-        Self {
-            graph,
-            blocks,
-            uses,
-            confirmed,
-            buffers: Arc::default(),
-        }
+        let confirmed = graph.blocks.iter().map(|_| AtomicBool::new(false)).collect();
+        Self { graph, blocks, uses, confirmed, buffers: Arc::default() }
     }
 
     /// How the blocks hang together.

@@ -92,19 +92,14 @@ impl LoadedModel {
             .map(|port| {
                 let dtype = port.tensor_type.dtype;
                 let shape = port.tensor_type.shape().filter(|_| dtype != DType::String);
-                shape
-                    .map(|shape| self.buffers.tensor(dtype, &shape))
-                    .transpose()
+                shape.map(|shape| self.buffers.tensor(dtype, &shape)).transpose()
             })
             .collect()
     }
 
     /// Notes whether a block's outputs have the shapes that were inferred.
     fn confirm(&self, block: usize, outputs: &[Tensor]) {
-        let expected = self.graph.blocks[block]
-            .outputs
-            .iter()
-            .map(|port| port.tensor_type.shape());
+        let expected = self.graph.blocks[block].outputs.iter().map(|port| port.tensor_type.shape());
         let agree = expected
             .zip(outputs)
             .all(|(expected, found)| expected.is_none_or(|expected| expected == found.shape()));
@@ -129,9 +124,8 @@ impl LoadedModel {
                 .iter()
                 .map(|&source| take(inputs, &mut values, &mut left, source))
                 .collect::<Result<Vec<Tensor>>>()?;
-            let mut session = self.blocks[index]
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut session =
+                self.blocks[index].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let start = Instant::now();
             let bound = self.bind(index, session.computes_in_place())?;
             let outputs = session.run(&given, bound)?;
@@ -150,12 +144,7 @@ impl LoadedModel {
                         entropy,
                     };
                     let outputs = vec![(exit.output.clone(), scores)];
-                    return Ok(RunResult {
-                        outputs,
-                        exits,
-                        exit: Some(taken),
-                        times,
-                    });
+                    return Ok(RunResult { outputs, exits, exit: Some(taken), times });
                 }
                 exits.push((exit.output.clone(), scores));
                 values.push(vec![None; node.outputs.len()]);
@@ -168,18 +157,10 @@ impl LoadedModel {
             .outputs
             .iter()
             .map(|(port, source)| {
-                Ok((
-                    port.name.clone(),
-                    take(inputs, &mut values, &mut left, *source)?,
-                ))
+                Ok((port.name.clone(), take(inputs, &mut values, &mut left, *source)?))
             })
             .collect::<Result<_>>()?;
-        Ok(RunResult {
-            outputs,
-            exits,
-            exit: None,
-            times,
-        })
+        Ok(RunResult { outputs, exits, exit: None, times })
     }
 }
 
@@ -194,17 +175,10 @@ fn take(
     match source {
         Source::Input(index) => inputs.get(index).cloned().ok_or_else(missing),
         Source::Block { block, output } => {
-            let slot = values
-                .get_mut(block)
-                .and_then(|outputs| outputs.get_mut(output));
+            let slot = values.get_mut(block).and_then(|outputs| outputs.get_mut(output));
             let (slot, left) = (slot.ok_or_else(missing)?, &mut left[block][output]);
             *left = left.saturating_sub(1);
-            if *left == 0 {
-                slot.take()
-            } else {
-                slot.clone()
-            }
-            .ok_or_else(missing)
+            if *left == 0 { slot.take() } else { slot.clone() }.ok_or_else(missing)
         }
     }
 }
@@ -212,15 +186,9 @@ fn take(
 /// The normalised entropy of the least certain sample of a batch.
 fn highest_entropy(exit: &Exit, scores: &Tensor) -> Result<f64> {
     let values = scores.to_f64().ok_or_else(|| {
-        Error::unsupported(format!(
-            "exit \"{}\" has scores of {}",
-            exit.output,
-            scores.dtype()
-        ))
+        Error::unsupported(format!("exit \"{}\" has scores of {}", exit.output, scores.dtype()))
     })?;
     let classes = scores.shape().last().copied().unwrap_or(1).max(1);
-    let entropies = values
-        .chunks(classes)
-        .map(|sample| normalised_entropy(sample, exit.scores));
+    let entropies = values.chunks(classes).map(|sample| normalised_entropy(sample, exit.scores));
     Ok(entropies.fold(0.0, f64::max))
 }

@@ -15,10 +15,7 @@ impl ProgramSource for Partition {
         let missing = |what: &str, hash: ContentHash| {
             Error::not_found(format!("{what} {} is not part of the model", hash.short()))
         };
-        let block = self
-            .blocks
-            .get(&hash)
-            .ok_or_else(|| missing("block", hash))?;
+        let block = self.blocks.get(&hash).ok_or_else(|| missing("block", hash))?;
         let weights = block
             .weights()
             .iter()
@@ -28,10 +25,7 @@ impl ProgramSource for Partition {
                     .get(&reference.hash)
                     .ok_or_else(|| missing("weight", reference.hash))?;
                 let tensor = Tensor::from_bytes(reference.dtype, &reference.shape, bytes.clone())?;
-                Ok(ProgramWeight {
-                    tensor,
-                    mapping: None,
-                })
+                Ok(ProgramWeight { tensor, mapping: None })
             })
             .collect::<Result<_>>()?;
         Program::new(block.clone(), weights)

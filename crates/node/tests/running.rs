@@ -76,9 +76,7 @@ fn assert_same(found: &[(String, Tensor)], expected: &[(String, Tensor)]) {
 
 /// Numbers that look random, below one.
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
-    (0..count)
-        .map(|index| ((index * 7919 + seed * 104_729) % 1021) as f32 / 1021.0 - 0.5)
-        .collect()
+    (0..count).map(|index| ((index * 7919 + seed * 104_729) % 1021) as f32 / 1021.0 - 0.5).collect()
 }
 
 /// `late = relu(x) · w` with four classes, and the exit `early`, whose scores are the first four
@@ -107,10 +105,7 @@ fn with_exit(early_is_softmax: bool) -> ModelProto {
 }
 
 fn exit(threshold: f32) -> ExitSpec {
-    ExitSpec {
-        output: "early".to_owned(),
-        threshold,
-    }
+    ExitSpec { output: "early".to_owned(), threshold }
 }
 
 const CERTAIN: [f32; 8] = [50.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0];
@@ -143,9 +138,7 @@ fn an_exit_that_is_not_certain_enough_is_passed_by() {
     for softmax in [false, true] {
         let partition = cut(with_exit(softmax), &Split::Every, &[exit(0.5)]);
         let model = load(&partition);
-        let result = model
-            .run(&[row(&UNCERTAIN)], RunOptions::TakeExits)
-            .unwrap();
+        let result = model.run(&[row(&UNCERTAIN)], RunOptions::TakeExits).unwrap();
         assert!(result.exit.is_none());
         assert_eq!(names(&result.outputs), ["late"]);
         assert_eq!(names(&result.exits), ["early"]);
@@ -157,14 +150,10 @@ fn an_exit_that_is_not_certain_enough_is_passed_by() {
 fn a_threshold_of_one_is_always_met_and_one_of_zero_by_certainty_alone() {
     let always = load(&cut(with_exit(false), &Split::Every, &[exit(1.0)]));
     let never = load(&cut(with_exit(false), &Split::Every, &[exit(0.0)]));
-    let result = always
-        .run(&[row(&UNCERTAIN)], RunOptions::TakeExits)
-        .unwrap();
+    let result = always.run(&[row(&UNCERTAIN)], RunOptions::TakeExits).unwrap();
     let entropy = result.exit.unwrap().entropy;
     assert!((entropy - 1.0).abs() < 1e-6, "{entropy}");
-    let result = never
-        .run(&[row(&UNCERTAIN)], RunOptions::TakeExits)
-        .unwrap();
+    let result = never.run(&[row(&UNCERTAIN)], RunOptions::TakeExits).unwrap();
     assert!(result.exit.is_none());
 }
 
@@ -172,11 +161,9 @@ fn a_threshold_of_one_is_always_met_and_one_of_zero_by_certainty_alone() {
 fn a_batch_leaves_where_all_its_samples_are_certain() {
     let model = load(&cut(with_exit(false), &Split::Every, &[exit(0.5)]));
     let batch = |samples: [[f32; 8]; 2]| Tensor::from_f32(&[2, 8], samples.as_flattened()).unwrap();
-    for (samples, leaves) in [
-        ([CERTAIN, CERTAIN], true),
-        ([CERTAIN, UNCERTAIN], false),
-        ([UNCERTAIN, CERTAIN], false),
-    ] {
+    for (samples, leaves) in
+        [([CERTAIN, CERTAIN], true), ([CERTAIN, UNCERTAIN], false), ([UNCERTAIN, CERTAIN], false)]
+    {
         let result = model.run(&[batch(samples)], RunOptions::TakeExits).unwrap();
         assert_eq!(result.exit.is_some(), leaves);
         assert_eq!(result.outputs[0].1.shape(), [2, 4]);
@@ -190,9 +177,8 @@ fn exits_can_be_skipped_or_all_be_run() {
     let model = load(&partition);
     let skipped = model.run(&[row(&CERTAIN)], RunOptions::SkipExits).unwrap();
     assert!(skipped.exit.is_none() && skipped.exits.is_empty());
-    let expected: Vec<bool> = (0..partition.graph.blocks.len())
-        .map(|block| block != head)
-        .collect();
+    let expected: Vec<bool> =
+        (0..partition.graph.blocks.len()).map(|block| block != head).collect();
     assert_eq!(ran(&skipped), expected);
 
     let all = model.run(&[row(&CERTAIN)], RunOptions::AllExits).unwrap();
@@ -229,17 +215,13 @@ fn blocks_compute_what_the_model_computes_in_one_piece_run_after_run() {
     assert_eq!(whole.graph.blocks.len(), 1);
     assert!(every.graph.blocks.len() > 3);
     for engine in engines() {
-        let (whole, chain) = (
-            load_on(Arc::clone(&engine), &whole),
-            load_on(Arc::clone(&engine), &every),
-        );
+        let (whole, chain) =
+            (load_on(Arc::clone(&engine), &whole), load_on(Arc::clone(&engine), &every));
         // The first run finds out shapes, later ones use memory again: none may see another's.
         let mut earlier = Vec::new();
         for seed in 0..4 {
             let x = row(&numbers(64, seed));
-            let expected = whole
-                .run(std::slice::from_ref(&x), RunOptions::TakeExits)
-                .unwrap();
+            let expected = whole.run(std::slice::from_ref(&x), RunOptions::TakeExits).unwrap();
             let found = chain.run(&[x], RunOptions::TakeExits).unwrap();
             assert_same(&found.outputs, &expected.outputs);
             assert!(ran(&found).iter().all(|&ran| ran));
@@ -257,11 +239,7 @@ fn fork(parts: [usize; 7]) -> (Graph, Types, Vec<usize>) {
     let x = graph.input("x", DType::F32, [1, 64]);
     let weight =
         |graph: &mut GraphBuilder, seed| graph.weight("w", &[64, 64], numbers(64 * 64, seed));
-    let (w, l, r) = (
-        weight(&mut graph, 1),
-        weight(&mut graph, 2),
-        weight(&mut graph, 3),
-    );
+    let (w, l, r) = (weight(&mut graph, 1), weight(&mut graph, 2), weight(&mut graph, 3));
     let name = |node: usize| format!("node-{node}");
     let product = graph.node_named(&name(0), "MatMul", &[&x, &w], []);
     let hidden = graph.node_named(&name(1), "Relu", &[&product], []);
@@ -292,10 +270,7 @@ fn blocks_that_branch_and_join_compute_what_one_block_computes() {
     assert_eq!(whole.graph.blocks.len(), 1);
     let diamond = fork_into([0, 0, 1, 1, 2, 2, 3]);
     assert_eq!(diamond.graph.blocks.len(), 4);
-    let trunk = Source::Block {
-        block: 0,
-        output: 0,
-    };
+    let trunk = Source::Block { block: 0, output: 0 };
     assert_eq!(diamond.graph.blocks[1].inputs, [trunk]);
     assert_eq!(diamond.graph.blocks[2].inputs, [trunk]);
     assert_eq!(diamond.graph.blocks[3].inputs.len(), 2);
@@ -374,10 +349,7 @@ fn chain(layers: &[usize]) -> Partition {
 #[test]
 fn a_block_that_two_models_share_is_loaded_once() {
     let engine = Arc::new(Counting::default());
-    let loader = Loader::new(
-        Arc::clone(&engine) as Arc<dyn Engine>,
-        LoadOptions::default(),
-    );
+    let loader = Loader::new(Arc::clone(&engine) as Arc<dyn Engine>, LoadOptions::default());
     let (first, second) = (chain(&[1, 2, 3]), chain(&[1, 2, 4]));
     let one = loader.load(&first.graph, &first).unwrap();
     assert_eq!(engine.count(), 3);
@@ -393,10 +365,7 @@ fn a_block_that_two_models_share_is_loaded_once() {
     for (shared, partition) in [(&one, &first), (&two, &second), (&one, &first)] {
         let alone = load(partition).run(&x, RunOptions::TakeExits).unwrap();
         let found = shared.run(&x, RunOptions::TakeExits).unwrap();
-        assert_eq!(
-            found.outputs[0].1.to_f64().unwrap(),
-            alone.outputs[0].1.to_f64().unwrap()
-        );
+        assert_eq!(found.outputs[0].1.to_f64().unwrap(), alone.outputs[0].1.to_f64().unwrap());
     }
 
     // What nobody uses any more is given back, and loaded anew when it is needed.
@@ -411,17 +380,12 @@ fn a_block_that_two_models_share_is_loaded_once() {
 #[test]
 fn a_block_that_a_model_repeats_is_loaded_once() {
     let engine = Arc::new(Counting::default());
-    let loader = Loader::new(
-        Arc::clone(&engine) as Arc<dyn Engine>,
-        LoadOptions::default(),
-    );
+    let loader = Loader::new(Arc::clone(&engine) as Arc<dyn Engine>, LoadOptions::default());
     let partition = chain(&[6, 6, 6]);
     assert_eq!(partition.blocks.len(), 1);
     let model = loader.load(&partition.graph, &partition).unwrap();
     assert_eq!(engine.count(), 1);
-    let result = model
-        .run(&[row(&numbers(64, 1))], RunOptions::TakeExits)
-        .unwrap();
+    let result = model.run(&[row(&numbers(64, 1))], RunOptions::TakeExits).unwrap();
     assert_eq!(ran(&result), [true; 3]);
 }
 
@@ -455,10 +419,7 @@ fn an_input_of_the_wrong_type_is_refused_with_its_name_and_both_types() {
     for (input, found) in [
         (Tensor::from_i64(&[1, 64], &[0; 64]).unwrap(), "i64[1,64]"),
         (Tensor::from_f32(&[64], &[0.0; 64]).unwrap(), "f32[64]"),
-        (
-            Tensor::from_f32(&[2, 64], &[0.0; 128]).unwrap(),
-            "f32[2,64]",
-        ),
+        (Tensor::from_f32(&[2, 64], &[0.0; 128]).unwrap(), "f32[2,64]"),
         (Tensor::from_f32(&[1, 63], &[0.0; 63]).unwrap(), "f32[1,63]"),
     ] {
         let error = model.run(&[input], RunOptions::TakeExits).unwrap_err();
@@ -491,9 +452,7 @@ fn two_inputs_that_contradict_each_other_are_refused() {
     let of = |rows: usize| Tensor::from_f32(&[rows, 4], &vec![1.0; rows * 4]).unwrap();
     for (first, second) in [(2, 3), (1, 2), (3, 1)] {
         // The engine would take some of these, by broadcasting: the model does not say so.
-        let error = model
-            .run(&[of(first), of(second)], RunOptions::TakeExits)
-            .unwrap_err();
+        let error = model.run(&[of(first), of(second)], RunOptions::TakeExits).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         let text = error.to_string();
         let (first, second) = (first.to_string(), second.to_string());
@@ -502,9 +461,7 @@ fn two_inputs_that_contradict_each_other_are_refused() {
         }
     }
     for rows in [1, 5] {
-        let result = model
-            .run(&[of(rows), of(rows)], RunOptions::TakeExits)
-            .unwrap();
+        let result = model.run(&[of(rows), of(rows)], RunOptions::TakeExits).unwrap();
         assert_eq!(result.outputs[0].1.to_f64().unwrap(), vec![2.0; rows * 4]);
     }
 }

@@ -51,10 +51,7 @@ pub struct Problem {
 impl Repository {
     /// How much there is.
     pub fn usage(&self) -> Result<Usage> {
-        let mut usage = Usage {
-            models: self.models()?.len(),
-            ..Usage::default()
-        };
+        let mut usage = Usage { models: self.names()?.len(), ..Usage::default() };
         for kind in Kind::ALL {
             let found = files::list(self.root(), kind)?;
             let bytes: u64 = found.iter().map(|(_, _, length)| length).sum();
@@ -78,28 +75,23 @@ impl Repository {
             for (hash, path, length) in files::list(self.root(), kind)? {
                 let sound = Mapping::open(&path)
                     .and_then(|mapping| load::check(kind, hash, mapping.as_ref()));
-                problems.extend(sound.err().map(|error| Problem {
-                    message: error.to_string(),
-                }));
+                problems.extend(sound.err().map(|error| Problem { message: error.to_string() }));
                 progress(length);
             }
         }
         let mut note = |error: tessera_core::Error| {
             let message = error.to_string();
-            if !problems
-                .iter()
-                .any(|known| message.ends_with(&known.message))
-            {
+            if !problems.iter().any(|known| message.ends_with(&known.message)) {
                 problems.push(Problem { message });
             }
         };
-        for entry in self.models()? {
-            match self.graph(entry.hash) {
-                Err(error) => note(error.within(format!("model \"{}\"", entry.name))),
+        for name in self.names()? {
+            match self.model(&name) {
+                Err(error) => note(error),
                 Ok(graph) => {
                     for hash in graph.distinct_blocks() {
                         if let Err(error) = self.program(hash) {
-                            note(error.within(format!("model \"{}\"", entry.name)));
+                            note(error.within(format!("model \"{name}\"")));
                         }
                     }
                 }
@@ -113,8 +105,7 @@ impl Repository {
     /// Waits for writers to finish and keeps new ones out while it works.
     pub fn gc(&self, pretend: bool) -> Result<GcReport> {
         let lock = files::lock_file(self.root())?;
-        lock.lock()
-            .map_err(|error| io(&self.root().join("lock"), &error))?;
+        lock.lock().map_err(|error| io(&self.root().join("lock"), &error))?;
         let mut needed: HashSet<(Kind, ContentHash)> = HashSet::new();
         for entry in self.models()? {
             needed.insert((Kind::Model, entry.hash));

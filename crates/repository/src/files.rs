@@ -63,8 +63,7 @@ pub(crate) fn write_whole(root: &Path, target: &Path, content: &[u8]) -> Result<
         file.as_file().set_permissions(permissions)
     };
     write(&mut file).map_err(|error| io(target, &error))?;
-    file.persist(target)
-        .map_err(|error| io(target, &error.error))?;
+    file.persist(target).map_err(|error| io(target, &error.error))?;
     Ok(())
 }
 
@@ -91,9 +90,7 @@ pub(crate) fn list(root: &Path, kind: Kind) -> Result<Vec<(ContentHash, PathBuf,
             continue;
         }
         for path in read_folder(&first)? {
-            let hash = path
-                .file_name()
-                .and_then(|name| name.to_str()?.parse().ok());
+            let hash = path.file_name().and_then(|name| name.to_str()?.parse().ok());
             if let Some(hash) = hash {
                 let metadata = fs::metadata(&path).map_err(|error| io(&path, &error))?;
                 found.push((hash, path, metadata.len()));

@@ -21,4 +21,4 @@ mod load;
 mod store;
 
 pub use collect::{GcReport, Problem, Usage};
-pub use store::{ModelEntry, Repository};
+pub use store::{ModelEntry, Repository, check_name};

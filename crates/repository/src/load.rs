@@ -35,19 +35,12 @@ impl Repository {
         let bytes = Bytes::from_owner(SharedMapping(Arc::clone(&mapping)));
         let tensor = Tensor::from_bytes(reference.dtype, &reference.shape, bytes)
             .map_err(|error| error.within(format!("weight {}", reference.hash.short())))?;
-        Ok(ProgramWeight {
-            tensor,
-            mapping: Some(mapping),
-        })
+        Ok(ProgramWeight { tensor, mapping: Some(mapping) })
     }
 
     /// Maps a weight; one that is mapped already is shared, and was checked then.
     fn map_weight(&self, hash: ContentHash) -> Result<Mapped> {
-        let table = || {
-            self.mapped
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner())
-        };
+        let table = || self.mapped.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(known) = table().get(&hash).and_then(Weak::upgrade) {
             return Ok(known);
         }

@@ -11,6 +11,7 @@ use tessera_graph::{BlockGraph, Partition};
 
 use crate::files::{self, Kind, io};
 
+const FOLDERS: [&str; 5] = ["blocks", "weights", "models", "names", "tmp"];
 const FORMAT: &str = "tessera repository 1\n";
 
 /// A repository that is open.
@@ -44,17 +45,11 @@ impl Repository {
                 )));
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Error::not_found(format!(
-                    "{}: no repository there",
-                    root.display()
-                )));
+                return Err(Error::not_found(format!("{}: no repository there", root.display())));
             }
             Err(error) => return Err(io(&path, &error)),
         }
-        Ok(Self {
-            root: root.to_path_buf(),
-            mapped: Mutex::new(HashMap::new()),
-        })
+        Ok(Self { root: root.to_path_buf(), mapped: Mutex::new(HashMap::new()) })
     }
 
     /// Opens the repository at `root`, and makes it first where there is none.
@@ -62,13 +57,19 @@ impl Repository {
         if root.join("format").exists() {
             return Self::open(root);
         }
-        if !files::read_folder(root)?.is_empty() {
+        // Somebody else may be making it right now, or have been killed while making it: what is
+        // there already may be ours.
+        let is_ours = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            FOLDERS.contains(&name) || name == "format" || name == "lock"
+        };
+        if !files::read_folder(root)?.iter().all(is_ours) {
             return Err(Error::usage(format!(
                 "{}: not empty and no repository, expected either",
                 root.display()
             )));
         }
-        for folder in ["blocks", "weights", "models", "names", "tmp"] {
+        for folder in FOLDERS {
             let folder = root.join(folder);
             fs::create_dir_all(&folder).map_err(|error| io(&folder, &error))?;
         }
@@ -96,11 +97,7 @@ impl Repository {
         let hash = ContentHash::of(&record);
         files::put(&self.root, Kind::Model, hash, &record)?;
         // Last of all the name: who sees it finds everything behind it.
-        files::write_whole(
-            &self.root,
-            &self.name_path(name),
-            format!("{hash}\n").as_bytes(),
-        )?;
+        files::write_whole(&self.root, &self.name_path(name), format!("{hash}\n").as_bytes())?;
         Ok(hash)
     }
 
@@ -117,17 +114,17 @@ impl Repository {
 
     /// All models, by name.
     pub fn models(&self) -> Result<Vec<ModelEntry>> {
-        let mut entries = Vec::new();
-        for path in files::read_folder(&self.root.join("names"))? {
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-                continue;
-            };
-            entries.push(ModelEntry {
-                name: name.to_owned(),
-                hash: self.model_hash(name)?,
-            });
-        }
-        Ok(entries)
+        self.names()?
+            .into_iter()
+            .map(|name| Ok(ModelEntry { hash: self.model_hash(&name)?, name }))
+            .collect()
+    }
+
+    /// The names of all models.
+    pub(crate) fn names(&self) -> Result<Vec<String>> {
+        let paths = files::read_folder(&self.root.join("names"))?;
+        let name = |path: &PathBuf| Some(path.file_name()?.to_str()?.to_owned());
+        Ok(paths.iter().filter_map(name).filter(|name| check_name(name).is_ok()).collect())
     }
 
     /// The graph of blocks of the model of this name.
@@ -158,24 +155,13 @@ impl Repository {
             _ => io(&path, &error),
         })?;
         text.trim().parse().map_err(|_| {
-            Error::corrupt(format!(
-                "{}: expected the hash of a model in it",
-                path.display()
-            ))
+            Error::corrupt(format!("{}: expected the hash of a model in it", path.display()))
         })
     }
 
     fn unknown_model(&self, name: &str) -> Error {
-        let known: Vec<String> = files::read_folder(&self.root.join("names"))
-            .unwrap_or_default()
-            .iter()
-            .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
-            .collect();
-        let known = if known.is_empty() {
-            "nothing".to_owned()
-        } else {
-            known.join(", ")
-        };
+        let known = self.names().unwrap_or_default();
+        let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
         Error::not_found(format!(
             "no model \"{name}\" in {}, which has {known}",
             self.root.display()
@@ -188,19 +174,16 @@ impl Repository {
 
     fn lock_to_write(&self) -> Result<File> {
         let file = files::lock_file(&self.root)?;
-        file.lock_shared()
-            .map_err(|error| io(&self.root.join("lock"), &error))?;
+        file.lock_shared().map_err(|error| io(&self.root.join("lock"), &error))?;
         Ok(file)
     }
 }
 
-/// A model's name is a file's name: letters, digits, `-`, `_`, `.`, `@`, `+`, not first a dot.
-fn check_name(name: &str) -> Result<()> {
+/// Refuses what can't be a model's name, which is also a file's.
+pub fn check_name(name: &str) -> Result<()> {
     let fits = (1..=128).contains(&name.len())
         && !name.starts_with('.')
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-_.@+".contains(c));
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@+".contains(c));
     if fits {
         return Ok(());
     }

@@ -74,9 +74,7 @@ fn kind_of<T>(result: Result<T, Error>) -> ErrorKind {
 
 /// Ways in which a file gets damaged.
 const DAMAGES: [(&str, fn(&mut Vec<u8>)); 5] = [
-    ("cut short by one byte", |bytes| {
-        bytes.truncate(bytes.len() - 1)
-    }),
+    ("cut short by one byte", |bytes| bytes.truncate(bytes.len() - 1)),
     ("cut in half", |bytes| bytes.truncate(bytes.len() / 2)),
     ("emptied", Vec::clear),
     ("one bit flipped", |bytes| {
@@ -124,14 +122,8 @@ fn a_weight_that_is_in_use_is_mapped_once() {
     let partition = model(&[1]);
     repository.put("chain", &partition).unwrap();
     let block = partition.graph.blocks[0].block;
-    let (first, second) = (
-        repository.program(block).unwrap(),
-        repository.program(block).unwrap(),
-    );
-    assert_eq!(
-        first.weights()[0].tensor.address(),
-        second.weights()[0].tensor.address()
-    );
+    let (first, second) = (repository.program(block).unwrap(), repository.program(block).unwrap());
+    assert_eq!(first.weights()[0].tensor.address(), second.weights()[0].tensor.address());
 }
 
 #[test]
@@ -192,10 +184,7 @@ fn several_writers_at_once_all_succeed() {
     });
     assert_eq!(problems(&repository), Vec::<String>::new());
     let usage = repository.usage().unwrap();
-    assert_eq!(
-        (usage.models, usage.blocks, usage.weights),
-        (8 * 5, 3 + 4, 3 + 4)
-    );
+    assert_eq!((usage.models, usage.blocks, usage.weights), (8 * 5, 3 + 4, 3 + 4));
     assert_eq!(repository.gc(true).unwrap().unfinished, 0);
 }
 
@@ -227,9 +216,7 @@ fn gc_while_others_write_takes_nothing_away_from_them() {
                 let repository = Repository::open(root).unwrap();
                 for round in 0..8 {
                     let partition = model(&[1, 100 * writer + round]);
-                    repository
-                        .put(&format!("writer-{writer}"), &partition)
-                        .unwrap();
+                    repository.put(&format!("writer-{writer}"), &partition).unwrap();
                 }
             });
         }
@@ -280,10 +267,7 @@ fn a_damaged_block_is_reported_and_not_handed_out() {
         repository.put("chain", &partition).unwrap();
         let block = partition.graph.blocks[0].block;
         damage(&path_of(&repository, "blocks", block), how);
-        for result in [
-            repository.program(block).map(|_| ()),
-            repository.block(block).map(|_| ()),
-        ] {
+        for result in [repository.program(block).map(|_| ()), repository.block(block).map(|_| ())] {
             let error = result.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
             assert!(error.to_string().contains(&block.short()), "{error}");
@@ -379,10 +363,7 @@ fn gc_removes_what_no_model_needs_and_nothing_else() {
     fs::write(&left, "half of it").unwrap();
     let before = content(repository.root());
     let pretended = repository.gc(true).unwrap();
-    assert!(
-        before == content(repository.root()),
-        "pretending changes nothing"
-    );
+    assert!(before == content(repository.root()), "pretending changes nothing");
 
     let removed = repository.gc(false).unwrap();
     assert_eq!(pretended, removed);
@@ -424,10 +405,7 @@ fn a_model_that_is_not_there_is_answered_with_those_that_are() {
     let (_folder, repository) = fresh();
     repository.put("ants", &model(&[1])).unwrap();
     repository.put("bees", &model(&[2])).unwrap();
-    for error in [
-        repository.remove("wasps").unwrap_err(),
-        repository.model("wasps").unwrap_err(),
-    ] {
+    for error in [repository.remove("wasps").unwrap_err(), repository.model("wasps").unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::NotFound);
         let text = error.to_string();
         for word in ["\"wasps\"", "ants", "bees"] {
@@ -443,9 +421,7 @@ fn names_that_would_lead_out_of_the_folder_are_refused() {
     let partition = model(&[1]);
     let before = content(folder.path());
     let long = "x".repeat(129);
-    for name in [
-        "../x", "", ".hidden", "a/b", "/etc/x", "..", "a\0b", "a b", "ü", &long,
-    ] {
+    for name in ["../x", "", ".hidden", "a/b", "/etc/x", "..", "a\0b", "a b", "ü", &long] {
         assert_eq!(kind_of(repository.put(name, &partition)), ErrorKind::Usage);
         assert_eq!(kind_of(repository.model(name)), ErrorKind::Usage);
         assert_eq!(kind_of(repository.remove(name)), ErrorKind::Usage);
@@ -470,10 +446,7 @@ fn what_is_no_repository_is_not_opened() {
     fs::create_dir(&other).unwrap();
     fs::write(other.join("letter.txt"), "dear").unwrap();
     assert!(Repository::open(&other).is_err());
-    assert_eq!(
-        kind_of(Repository::open_or_create(&other)),
-        ErrorKind::Usage
-    );
+    assert_eq!(kind_of(Repository::open_or_create(&other)), ErrorKind::Usage);
     assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
 
     fs::write(other.join("format"), "tessera repository 999\n").unwrap();
@@ -500,9 +473,8 @@ fn content_cannot_be_written_by_accident() {
     let mut seen = 0;
     for path in content(repository.root()).keys() {
         let relative = path.strip_prefix(repository.root()).unwrap();
-        let is_content = ["blocks", "weights", "models"]
-            .iter()
-            .any(|kind| relative.starts_with(kind));
+        let is_content =
+            ["blocks", "weights", "models"].iter().any(|kind| relative.starts_with(kind));
         if is_content {
             let mode = fs::metadata(path).unwrap().permissions().mode();
             assert_eq!(mode & 0o222, 0, "{} has mode {mode:o}", path.display());

@@ -93,15 +93,10 @@ impl FromStr for Architecture {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|architecture| architecture.name() == text)
-            .ok_or_else(|| {
-                let known = Self::ALL.map(Self::name).join(", ");
-                Error::usage(format!(
-                    "unknown architecture \"{text}\"; known are {known}"
-                ))
-            })
+        Self::ALL.into_iter().find(|architecture| architecture.name() == text).ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            Error::usage(format!("unknown architecture \"{text}\"; known are {known}"))
+        })
     }
 }
 
@@ -112,10 +107,7 @@ mod tests {
     #[test]
     fn every_name_parses_to_its_architecture() {
         for architecture in Architecture::ALL {
-            assert_eq!(
-                architecture.to_string().parse::<Architecture>().unwrap(),
-                architecture
-            );
+            assert_eq!(architecture.to_string().parse::<Architecture>().unwrap(), architecture);
         }
     }
 

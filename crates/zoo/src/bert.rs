@@ -54,9 +54,7 @@ pub(crate) fn assemble(network: &mut Network<'_>) {
     network.head();
     let first = network.index("pooler.first", 0);
     let name = "/pooler/Gather";
-    let first = network
-        .graph
-        .node_named(name, "Gather", &[&hidden, &first], [int("axis", 1)]);
+    let first = network.graph.node_named(name, "Gather", &[&hidden, &first], [int("axis", 1)]);
     let pooled = network.dense("pooler.dense", &first, (WIDTH, WIDTH), LINEAR, None);
     let pooled = network.operator("pooler.activation", "Tanh", &[&pooled]);
     let shape = (WIDTH, CLASSES);

@@ -20,24 +20,16 @@ const ANCHORS: [usize; 6] = [4, 6, 6, 6, 4, 4];
 const ALL_ANCHORS: usize = 8732;
 
 /// Channels and stride of the two convolutions in each stage of the backbone.
-const STAGES: [[(usize, usize); 2]; 4] = [
-    [(16, 2), (32, 2)],
-    [(64, 1), (128, 2)],
-    [(128, 1), (128, 1)],
-    [(256, 2), (256, 1)],
-];
+const STAGES: [[(usize, usize); 2]; 4] =
+    [[(16, 2), (32, 2)], [(64, 1), (128, 2)], [(128, 1), (128, 1)], [(256, 2), (256, 1)]];
 
 /// The first stage whose output is a scale.
 const FIRST_SCALE: usize = 3;
 
 /// Channels between, channels after, and whether the extra layer halves; else it only shrinks by
 /// the border that it does not pad.
-const EXTRAS: [(usize, usize, bool); 4] = [
-    (128, 256, true),
-    (64, 128, true),
-    (64, 128, false),
-    (64, 128, false),
-];
+const EXTRAS: [(usize, usize, bool); 4] =
+    [(128, 256, true), (64, 128, true), (64, 128, false), (64, 128, false)];
 
 /// The gain of class heads, so that the softmax is neither flat nor certain.
 const CLASSIFIER: f32 = 4.0;
@@ -64,11 +56,7 @@ pub(crate) fn assemble(network: &mut Network<'_>) {
         let module = format!("extras.{number}");
         trunk = activated(network, &format!("{module}.0"), &trunk, narrow);
         let widen = Convolution::new(between, width, 3);
-        let widen = if halves {
-            widen.stride(2)
-        } else {
-            widen.unpadded()
-        };
+        let widen = if halves { widen.stride(2) } else { widen.unpadded() };
         trunk = activated(network, &format!("{module}.1"), &trunk, widen);
         channels = width;
         scales.push((trunk.clone(), channels));
@@ -77,15 +65,11 @@ pub(crate) fn assemble(network: &mut Network<'_>) {
     let scores = heads(network, "class_heads", &scales, CLASSES, CLASSIFIER);
     let scores = concatenated(network, "class_heads", &scores);
     let last = [int("axis", -1)];
-    network
-        .graph
-        .node_into("/Softmax", "Softmax", &[&scores], &["scores"], last);
+    network.graph.node_into("/Softmax", "Softmax", &[&scores], &["scores"], last);
     let boxes = heads(network, "box_heads", &scales, 4, LINEAR);
     let boxes: Vec<&str> = boxes.iter().map(String::as_str).collect();
     let name = "/box_heads/Concat";
-    network
-        .graph
-        .node_into(name, "Concat", &boxes, &["boxes"], [int("axis", 1)]);
+    network.graph.node_into(name, "Concat", &boxes, &["boxes"], [int("axis", 1)]);
     for (output, size) in [("scores", CLASSES), ("boxes", 4)] {
         let dims = network.batched(&[ALL_ANCHORS, size]);
         network.graph.output_typed(output, DType::F32, dims);
@@ -108,9 +92,7 @@ fn heads(
         let output = network.convolution(&module, None, features, convolution);
         let name = format!("{}/Transpose", scope(&module));
         let order = [ints("perm", &[0, 2, 3, 1])];
-        let output = network
-            .graph
-            .node_named(&name, "Transpose", &[&output], order);
+        let output = network.graph.node_named(&name, "Transpose", &[&output], order);
         outputs.push(network.operator(&module, "Reshape", &[&output, &rows]));
     }
     outputs
@@ -119,9 +101,7 @@ fn heads(
 fn concatenated(network: &mut Network<'_>, module: &str, rows: &[String]) -> String {
     let rows: Vec<&str> = rows.iter().map(String::as_str).collect();
     let name = format!("{}/Concat", scope(module));
-    network
-        .graph
-        .node_named(&name, "Concat", &rows, [int("axis", 1)])
+    network.graph.node_named(&name, "Concat", &rows, [int("axis", 1)])
 }
 
 /// A convolution, its normalisation and a ReLU: members 0, 1 and 2 of `module`.
@@ -146,11 +126,8 @@ mod tests {
     fn six_scales_have_two_heads_each() {
         let recipe = Recipe::new(Architecture::Detector);
         let graph = recipe.assemble(Data::Omitted).unwrap().model.graph.unwrap();
-        let concatenations: Vec<_> = graph
-            .node
-            .iter()
-            .filter(|node| node.op_type.as_deref() == Some("Concat"))
-            .collect();
+        let concatenations: Vec<_> =
+            graph.node.iter().filter(|node| node.op_type.as_deref() == Some("Concat")).collect();
         assert_eq!(concatenations.len(), 2);
         for node in concatenations {
             assert_eq!(node.input.len(), 6);
@@ -160,11 +137,8 @@ mod tests {
     #[test]
     fn the_anchors_of_all_scales_are_those_of_ssd300() {
         let sides = [38, 19, 10, 5, 3, 1];
-        let anchors: usize = sides
-            .iter()
-            .zip(ANCHORS)
-            .map(|(side, anchors)| side * side * anchors)
-            .sum();
+        let anchors: usize =
+            sides.iter().zip(ANCHORS).map(|(side, anchors)| side * side * anchors).sum();
         assert_eq!(anchors, ALL_ANCHORS);
     }
 }

@@ -51,13 +51,9 @@ pub(crate) fn assemble(network: &mut Network<'_>) {
     let hidden = layer_norm(network, "transformer.ln_f", &hidden, EPSILON);
     let name = "/lm_head/Transpose";
     let order = [ints("perm", &[1, 0])];
-    let columns = network
-        .graph
-        .node_named(name, "Transpose", &[&word_table], order);
+    let columns = network.graph.node_named(name, "Transpose", &[&word_table], order);
     let name = "/lm_head/MatMul";
-    network
-        .graph
-        .node_into(name, "MatMul", &[&hidden, &columns], &["logits"], []);
+    network.graph.node_into(name, "MatMul", &[&hidden, &columns], &["logits"], []);
     let dims = sequence(network, LENGTH, &[VOCABULARY]);
     network.graph.output_typed("logits", DType::F32, dims);
 }
@@ -65,52 +61,22 @@ pub(crate) fn assemble(network: &mut Network<'_>) {
 fn layer(network: &mut Network<'_>, module: &str, input: &str) -> String {
     let normal = layer_norm(network, &format!("{module}.ln_1"), input, EPSILON);
     let own = format!("{module}.attn");
-    let joined = linear(
-        network,
-        &format!("{own}.c_attn"),
-        &normal,
-        (WIDTH, 3 * WIDTH),
-        LINEAR,
-    );
+    let joined = linear(network, &format!("{own}.c_attn"), &normal, (WIDTH, 3 * WIDTH), LINEAR);
     let sizes = network.list("attention.thirds", &[WIDTH as i64; 3]);
     let split = format!("{}/Split", scope(&own));
     let thirds = [0, 1, 2].map(|number| format!("{split}_output_{number}"));
     let [query, key, value] = [&*thirds[0], &*thirds[1], &*thirds[2]];
     let outputs = [query, key, value];
-    network.graph.node_into(
-        &split,
-        "Split",
-        &[&joined, &sizes],
-        &outputs,
-        [int("axis", 2)],
-    );
+    network.graph.node_into(&split, "Split", &[&joined, &sizes], &outputs, [int("axis", 2)]);
     let context = attention(network, &own, outputs, Attends::Backwards);
-    let attended = linear(
-        network,
-        &format!("{own}.c_proj"),
-        &context,
-        (WIDTH, WIDTH),
-        BRANCH,
-    );
+    let attended = linear(network, &format!("{own}.c_proj"), &context, (WIDTH, WIDTH), BRANCH);
     let trunk = network.operator(module, "Add", &[&attended, input]);
 
     let normal = layer_norm(network, &format!("{module}.ln_2"), &trunk, EPSILON);
     let inner = format!("{module}.mlp");
-    let wide = linear(
-        network,
-        &format!("{inner}.c_fc"),
-        &normal,
-        (WIDTH, INNER),
-        LINEAR,
-    );
+    let wide = linear(network, &format!("{inner}.c_fc"), &normal, (WIDTH, INNER), LINEAR);
     let wide = gelu(network, &format!("{inner}.act"), &wide);
-    let narrow = linear(
-        network,
-        &format!("{inner}.c_proj"),
-        &wide,
-        (INNER, WIDTH),
-        BRANCH,
-    );
+    let narrow = linear(network, &format!("{inner}.c_proj"), &wide, (INNER, WIDTH), BRANCH);
     network.operator(&inner, "Add", &[&trunk, &narrow])
 }
 

@@ -73,23 +73,13 @@ pub(crate) fn assemble(network: &mut Network<'_>) {
 /// A stage ends without an activation, so the exit has the wide layer of the main head too: the
 /// mean over bare features would be close to nothing.
 fn side_exit(network: &mut Network<'_>, trunk: &str, channels: usize) -> Option<String> {
-    let output = network
-        .recipe
-        .architecture
-        .exit()
-        .filter(|_| network.recipe.exits)?;
+    let output = network.recipe.architecture.exit().filter(|_| network.recipe.exits)?;
     network.head();
     let wide = Convolution::new(channels, FEATURES, 1);
     let wide = activated(network, "exit.features", trunk, wide);
     let features = network.pooled_features("exit", &wide);
     let shape = (FEATURES, CLASSES);
-    Some(network.dense(
-        "exit.classifier",
-        &features,
-        shape,
-        CLASSIFIER,
-        Some(output),
-    ))
+    Some(network.dense("exit.classifier", &features, shape, CLASSIFIER, Some(output)))
 }
 
 /// Widen, filter each channel, narrow; added to the input where the shapes agree.
@@ -134,9 +124,7 @@ fn activated(
     let low = network.scalar("relu6.min", 0.0);
     let high = network.scalar("relu6.max", 6.0);
     let name = format!("{}/Clip", scope(&format!("{module}.2")));
-    network
-        .graph
-        .node_named(&name, "Clip", &[&output, &low, &high], [])
+    network.graph.node_named(&name, "Clip", &[&output, &low, &high], [])
 }
 
 #[cfg(test)]
@@ -145,10 +133,7 @@ mod tests {
 
     #[test]
     fn parameters_are_as_many_as_in_torchvision() {
-        let recipe = Recipe {
-            batch_norm: true,
-            ..Recipe::new(Architecture::MobilenetV2)
-        };
+        let recipe = Recipe { batch_norm: true, ..Recipe::new(Architecture::MobilenetV2) };
         assert_eq!(recipe.parameters().unwrap(), 3_504_872);
     }
 

@@ -67,23 +67,12 @@ impl Convolution {
     /// Stride 1, padded to keep the size, in front of a ReLU.
     pub(crate) fn new(inputs: usize, outputs: usize, kernel: usize) -> Self {
         let padding = kernel / 2;
-        Self {
-            inputs,
-            outputs,
-            kernel,
-            stride: 1,
-            padding,
-            groups: 1,
-            gain: BEFORE_RELU,
-        }
+        Self { inputs, outputs, kernel, stride: 1, padding, groups: 1, gain: BEFORE_RELU }
     }
 
     /// One filter for each channel.
     pub(crate) fn depthwise(channels: usize, kernel: usize) -> Self {
-        Self {
-            groups: channels,
-            ..Self::new(channels, channels, kernel)
-        }
+        Self { groups: channels, ..Self::new(channels, channels, kernel) }
     }
 
     pub(crate) fn stride(self, stride: usize) -> Self {
@@ -131,9 +120,7 @@ impl<'recipe> Network<'recipe> {
             Batch::Fixed(size) => Dim::Fixed(size),
             Batch::Symbolic => Dim::Symbol("batch".to_owned()),
         };
-        std::iter::once(batch)
-            .chain(sizes.iter().copied().map(Dim::Fixed))
-            .collect()
+        std::iter::once(batch).chain(sizes.iter().copied().map(Dim::Fixed)).collect()
     }
 
     /// The graph's input `input` for square images of this size.
@@ -150,11 +137,7 @@ impl<'recipe> Network<'recipe> {
     }
 
     pub(crate) fn finish(self) -> Assembly {
-        Assembly {
-            model: self.graph.build(),
-            exits: self.exits,
-            parameters: self.parameters,
-        }
+        Assembly { model: self.graph.build(), exits: self.exits, parameters: self.parameters }
     }
 
     /// A parameter of `module`: its tensor `index`, named `<module>.<name>`.
@@ -181,8 +164,7 @@ impl<'recipe> Network<'recipe> {
             Data::Generated => generate(self.seed, module, index, dims.iter().product(), range),
             Data::Omitted => Bytes::new(),
         };
-        self.graph
-            .weight_raw(&format!("{module}.{name}"), DType::F32.onnx(), dims, data)
+        self.graph.weight_raw(&format!("{module}.{name}"), DType::F32.onnx(), dims, data)
     }
 
     /// A parameter that is added to every position.
@@ -201,8 +183,7 @@ impl<'recipe> Network<'recipe> {
     /// A constant list of integers, the same for all that ask for this name.
     pub(crate) fn list(&mut self, name: &str, values: &[i64]) -> String {
         if self.constants.insert(name.to_owned()) {
-            self.graph
-                .initializer(i64_tensor(name, &[values.len()], values));
+            self.graph.initializer(i64_tensor(name, &[values.len()], values));
         }
         name.to_owned()
     }
@@ -217,8 +198,7 @@ impl<'recipe> Network<'recipe> {
 
     /// A node of `module` with one output.
     pub(crate) fn operator(&mut self, module: &str, op_type: &str, inputs: &[&str]) -> String {
-        self.graph
-            .node_named(&format!("{}/{op_type}", scope(module)), op_type, inputs, [])
+        self.graph.node_named(&format!("{}/{op_type}", scope(module)), op_type, inputs, [])
     }
 
     /// A convolution; `norm` is the module of its batch normalisation, used where not folded.
@@ -229,15 +209,7 @@ impl<'recipe> Network<'recipe> {
         input: &str,
         convolution: Convolution,
     ) -> String {
-        let Convolution {
-            inputs,
-            outputs,
-            kernel,
-            stride,
-            padding,
-            groups,
-            gain,
-        } = convolution;
+        let Convolution { inputs, outputs, kernel, stride, padding, groups, gain } = convolution;
         let fan_in = inputs / groups * kernel * kernel;
         let weight = self.parameter(
             module,
@@ -246,15 +218,8 @@ impl<'recipe> Network<'recipe> {
             Uniform::with_deviation(gain / (fan_in as f32).sqrt()).centered(fan_in),
         );
         let norm = norm.filter(|_| self.recipe.batch_norm);
-        let bias = if norm.is_none() {
-            Some(self.bias(module, outputs))
-        } else {
-            None
-        };
-        let operands: Vec<&str> = [input, &weight]
-            .into_iter()
-            .chain(bias.as_deref())
-            .collect();
+        let bias = if norm.is_none() { Some(self.bias(module, outputs)) } else { None };
+        let operands: Vec<&str> = [input, &weight].into_iter().chain(bias.as_deref()).collect();
         let attributes = [
             ints("dilations", &[1, 1]),
             int("group", groups as i64),
@@ -322,8 +287,7 @@ impl<'recipe> Network<'recipe> {
 
     pub(crate) fn flatten(&mut self, module: &str, input: &str) -> String {
         let name = format!("{}/Flatten", scope(module));
-        self.graph
-            .node_named(&name, "Flatten", &[input], [int("axis", 1)])
+        self.graph.node_named(&name, "Flatten", &[input], [int("axis", 1)])
     }
 
     /// A fully connected layer on rows, into the value `output` where that has to have a name.
@@ -377,14 +341,8 @@ mod tests {
             ("", ""),
             ("conv1", "/conv1"),
             ("layer1.0.conv1", "/layer1/layer1.0/conv1"),
-            (
-                "layer1.0.downsample.0",
-                "/layer1/layer1.0/downsample/downsample.0",
-            ),
-            (
-                "features.1.conv.0.0",
-                "/features/features.1/conv/conv.0/conv.0.0",
-            ),
+            ("layer1.0.downsample.0", "/layer1/layer1.0/downsample/downsample.0"),
+            ("features.1.conv.0.0", "/features/features.1/conv/conv.0/conv.0.0"),
         ];
         for (module, expected) in cases {
             assert_eq!(scope(module), expected);

@@ -114,14 +114,10 @@ impl Recipe {
             return Err(Error::usage(format!("{architecture} has no side exits")));
         }
         if self.batch_norm && !architecture.has_batch_norm() {
-            return Err(Error::usage(format!(
-                "{architecture} has no batch normalisation"
-            )));
+            return Err(Error::usage(format!("{architecture} has no batch normalisation")));
         }
         if self.batch == Batch::Fixed(0) {
-            return Err(Error::usage(format!(
-                "{architecture}: batch must be 1 or more, not 0"
-            )));
+            return Err(Error::usage(format!("{architecture}: batch must be 1 or more, not 0")));
         }
         Ok(())
     }
@@ -141,12 +137,7 @@ mod tests {
             for batch in [Batch::Fixed(1), Batch::Symbolic] {
                 for batch_norm in [false, architecture.has_batch_norm()] {
                     let exits = architecture.exit().is_some();
-                    let recipe = Recipe {
-                        batch,
-                        batch_norm,
-                        exits,
-                        ..Recipe::new(architecture)
-                    };
+                    let recipe = Recipe { batch, batch_norm, exits, ..Recipe::new(architecture) };
                     assert_well_formed(&recipe);
                 }
             }
@@ -157,43 +148,24 @@ mod tests {
         let assembly = recipe.assemble(Data::Omitted).unwrap();
         let graph = assembly.model.graph.unwrap();
         let mut known: HashSet<&str> = HashSet::new();
-        let inputs = graph
-            .input
-            .iter()
-            .map(|input| input.name.as_deref().unwrap());
-        let weights = graph
-            .initializer
-            .iter()
-            .map(|weight| weight.name.as_deref().unwrap());
+        let inputs = graph.input.iter().map(|input| input.name.as_deref().unwrap());
+        let weights = graph.initializer.iter().map(|weight| weight.name.as_deref().unwrap());
         for name in inputs.chain(weights) {
             assert!(known.insert(name), "{}: {name} twice", recipe.architecture);
         }
         for node in &graph.node {
             for input in &node.input {
-                assert!(
-                    known.contains(input.as_str()),
-                    "{}: {input}",
-                    recipe.architecture
-                );
+                assert!(known.contains(input.as_str()), "{}: {input}", recipe.architecture);
             }
             for output in &node.output {
-                assert!(
-                    known.insert(output),
-                    "{}: {output} twice",
-                    recipe.architecture
-                );
+                assert!(known.insert(output), "{}: {output} twice", recipe.architecture);
             }
         }
         for output in &graph.output {
             assert!(known.contains(output.name.as_deref().unwrap()));
         }
         for (exit, _) in &assembly.exits {
-            assert!(
-                graph
-                    .output
-                    .iter()
-                    .any(|output| output.name.as_ref() == Some(exit))
-            );
+            assert!(graph.output.iter().any(|output| output.name.as_ref() == Some(exit)));
         }
         let expected = recipe.architecture.exit().filter(|_| recipe.exits);
         assert_eq!(assembly.exits.first().map(|exit| exit.0.as_str()), expected);
@@ -201,10 +173,7 @@ mod tests {
 
     #[test]
     fn the_same_recipe_twice_is_the_same_model() {
-        let recipe = Recipe {
-            seed: 7,
-            ..Recipe::new(Architecture::MobilenetV2)
-        };
+        let recipe = Recipe { seed: 7, ..Recipe::new(Architecture::MobilenetV2) };
         assert_eq!(recipe.build().unwrap(), recipe.build().unwrap());
     }
 
@@ -213,34 +182,10 @@ mod tests {
         let resnet = Recipe::new(Architecture::Resnet18);
         let bert = Recipe::new(Architecture::BertBase);
         let cases = [
-            (
-                Recipe {
-                    share: Some(Share { seed: 1, stages: 5 }),
-                    ..resnet.clone()
-                },
-                "4 stages",
-            ),
-            (
-                Recipe {
-                    batch: Batch::Fixed(0),
-                    ..resnet
-                },
-                "batch",
-            ),
-            (
-                Recipe {
-                    exits: true,
-                    ..bert.clone()
-                },
-                "bert-base has no side exits",
-            ),
-            (
-                Recipe {
-                    batch_norm: true,
-                    ..bert
-                },
-                "batch normalisation",
-            ),
+            (Recipe { share: Some(Share { seed: 1, stages: 5 }), ..resnet.clone() }, "4 stages"),
+            (Recipe { batch: Batch::Fixed(0), ..resnet }, "batch"),
+            (Recipe { exits: true, ..bert.clone() }, "bert-base has no side exits"),
+            (Recipe { batch_norm: true, ..bert }, "batch normalisation"),
         ];
         for (recipe, message) in cases {
             let error = recipe.parameters().unwrap_err();

@@ -38,18 +38,9 @@ enum Block {
     Bottleneck,
 }
 
-pub(crate) const RESNET18: Layout = Layout {
-    block: Block::Basic,
-    depths: [2, 2, 2, 2],
-};
-pub(crate) const RESNET50: Layout = Layout {
-    block: Block::Bottleneck,
-    depths: [3, 4, 6, 3],
-};
-pub(crate) const RESNET152: Layout = Layout {
-    block: Block::Bottleneck,
-    depths: [3, 8, 36, 3],
-};
+pub(crate) const RESNET18: Layout = Layout { block: Block::Basic, depths: [2, 2, 2, 2] };
+pub(crate) const RESNET50: Layout = Layout { block: Block::Bottleneck, depths: [3, 4, 6, 3] };
+pub(crate) const RESNET152: Layout = Layout { block: Block::Bottleneck, depths: [3, 8, 36, 3] };
 
 impl Block {
     fn outputs(self, width: usize) -> usize {
@@ -104,11 +95,7 @@ pub(crate) fn assemble(network: &mut Network<'_>, layout: &Layout) {
 
 /// The classifier of the side exit, where the recipe has one.
 fn side_exit(network: &mut Network<'_>, trunk: &str, channels: usize) -> Option<String> {
-    let output = network
-        .recipe
-        .architecture
-        .exit()
-        .filter(|_| network.recipe.exits)?;
+    let output = network.recipe.architecture.exit().filter(|_| network.recipe.exits)?;
     network.head();
     let features = network.pooled_features("exit", trunk);
     let shape = (channels, CLASSES);
@@ -150,12 +137,7 @@ fn block(
     } else {
         let projection = Convolution::new(inputs, outputs, 1).stride(stride);
         let norm = format!("{module}.downsample.1");
-        network.convolution(
-            &format!("{module}.downsample.0"),
-            Some(&norm),
-            input,
-            projection,
-        )
+        network.convolution(&format!("{module}.downsample.0"), Some(&norm), input, projection)
     };
     let sum = network.operator(module, "Add", &[&branch, &shortcut]);
     network.relu(&relu(module, count), &sum)
@@ -184,10 +166,7 @@ mod tests {
             (Architecture::Resnet152, 60_192_808),
         ];
         for (architecture, expected) in cases {
-            let recipe = Recipe {
-                batch_norm: true,
-                ..Recipe::new(architecture)
-            };
+            let recipe = Recipe { batch_norm: true, ..Recipe::new(architecture) };
             assert_eq!(recipe.parameters().unwrap(), expected, "{architecture}");
         }
     }
@@ -205,29 +184,16 @@ mod tests {
 
     #[test]
     fn siblings_share_the_first_stages_and_nothing_else() {
-        let recipe = Recipe {
-            seed: 2,
-            ..Recipe::new(Architecture::Resnet18)
-        };
-        let sibling = Recipe {
-            share: Some(Share { seed: 1, stages: 3 }),
-            ..recipe.clone()
-        };
-        let parent = graph(&Recipe {
-            seed: 1,
-            ..recipe.clone()
-        });
+        let recipe = Recipe { seed: 2, ..Recipe::new(Architecture::Resnet18) };
+        let sibling = Recipe { share: Some(Share { seed: 1, stages: 3 }), ..recipe.clone() };
+        let parent = graph(&Recipe { seed: 1, ..recipe.clone() });
         let other = graph(&recipe);
         let sibling = graph(&sibling);
         assert_eq!(sibling.node, parent.node);
         for (number, weight) in sibling.initializer.iter().enumerate() {
             let name = weight.name.as_deref().unwrap();
             let own = name.starts_with("layer4.") || name.starts_with("fc.");
-            let (same, different) = if own {
-                (&other, &parent)
-            } else {
-                (&parent, &other)
-            };
+            let (same, different) = if own { (&other, &parent) } else { (&parent, &other) };
             assert_eq!(weight, &same.initializer[number], "{name}");
             assert_ne!(weight, &different.initializer[number], "{name}");
         }
@@ -236,10 +202,7 @@ mod tests {
     #[test]
     fn exits_change_no_other_layer() {
         let plain = graph(&Recipe::new(Architecture::Resnet18));
-        let with_exit = Recipe {
-            exits: true,
-            ..Recipe::new(Architecture::Resnet18)
-        };
+        let with_exit = Recipe { exits: true, ..Recipe::new(Architecture::Resnet18) };
         let with_exit = graph(&with_exit);
         for weight in &plain.initializer {
             assert!(with_exit.initializer.contains(weight), "{:?}", weight.name);
@@ -249,10 +212,7 @@ mod tests {
 
     #[test]
     fn the_exit_of_resnet152_hangs_off_the_last_block_of_stage_two() {
-        let recipe = Recipe {
-            exits: true,
-            ..Recipe::new(Architecture::Resnet152)
-        };
+        let recipe = Recipe { exits: true, ..Recipe::new(Architecture::Resnet152) };
         let graph = recipe.assemble(Data::Omitted).unwrap().model.graph.unwrap();
         let pool = graph
             .node

@@ -74,9 +74,7 @@ pub(crate) fn positions(
     let start = network.list("positions.start", &[0]);
     let axis = network.list("positions.axis", &[0]);
     let name = format!("{scope}/Slice");
-    network
-        .graph
-        .node_named(&name, "Slice", &[table, &start, &length, &axis], [])
+    network.graph.node_named(&name, "Slice", &[table, &start, &length, &axis], [])
 }
 
 /// A linear layer on every position.
@@ -139,15 +137,11 @@ pub(crate) fn attention(
         scores = network.operator(&format!("{module}.mask"), "Add", &[&scores, &mask]);
     }
     let name = format!("{}/Softmax", scope(module));
-    let shares = network
-        .graph
-        .node_named(&name, "Softmax", &[&scores], [int("axis", -1)]);
+    let shares = network.graph.node_named(&name, "Softmax", &[&scores], [int("axis", -1)]);
     let context = network.operator(&format!("{module}.context"), "MatMul", &[&shares, &value]);
     let name = format!("{}/Transpose", scope(module));
     let order = [ints("perm", &[0, 2, 1, 3])];
-    let context = network
-        .graph
-        .node_named(&name, "Transpose", &[&context], order);
+    let context = network.graph.node_named(&name, "Transpose", &[&context], order);
     let joined = network.list("attention.joined", &[0, 0, WIDTH as i64]);
     network.operator(module, "Reshape", &[&context, &joined])
 }
@@ -157,9 +151,7 @@ fn split_heads(network: &mut Network<'_>, module: &str, input: &str, order: &[i6
     let shape = network.list("attention.heads", &shape);
     let heads = network.operator(module, "Reshape", &[input, &shape]);
     let name = format!("{}/Transpose", scope(module));
-    network
-        .graph
-        .node_named(&name, "Transpose", &[&heads], [ints("perm", order)])
+    network.graph.node_named(&name, "Transpose", &[&heads], [ints("perm", order)])
 }
 
 /// What to add to scores so that no position attends to later ones.
@@ -169,17 +161,11 @@ fn split_heads(network: &mut Network<'_>, module: &str, input: &str, order: &[i6
 fn future_mask(network: &mut Network<'_>, module: &str, scores: &str) -> String {
     let scope = scope(module);
     let name = format!("{scope}/Shape");
-    let shape = network
-        .graph
-        .node_named(&name, "Shape", &[scores], [int("start", 2)]);
+    let shape = network.graph.node_named(&name, "Shape", &[scores], [int("start", 2)]);
     let value = tensor("value", f32_tensor("value", &[1], &[MASKED]));
     let name = format!("{scope}/ConstantOfShape");
-    let full = network
-        .graph
-        .node_named(&name, "ConstantOfShape", &[&shape], [value]);
+    let full = network.graph.node_named(&name, "ConstantOfShape", &[&shape], [value]);
     let diagonal = network.index("mask.diagonal", 1);
     let name = format!("{scope}/Trilu");
-    network
-        .graph
-        .node_named(&name, "Trilu", &[&full, &diagonal], [int("upper", 1)])
+    network.graph.node_named(&name, "Trilu", &[&full, &diagonal], [int("upper", 1)])
 }

@@ -41,11 +41,7 @@ pub(crate) fn assemble(network: &mut Network<'_>) {
         for gain in [BEFORE_RELU, BEFORE_POOL] {
             let convolution = Convolution::new(channels, width, 3).gain(gain);
             let module = features(&mut layer);
-            let norm = if network.recipe.batch_norm {
-                Some(features(&mut layer))
-            } else {
-                None
-            };
+            let norm = if network.recipe.batch_norm { Some(features(&mut layer)) } else { None };
             trunk = network.convolution(&module, norm.as_deref(), &trunk, convolution);
             trunk = network.relu(&features(&mut layer), &trunk);
             channels = width;
@@ -77,11 +73,7 @@ fn features(layer: &mut usize) -> String {
 /// It is a whole classifier over 7×7 values, as in the thesis: for the two classes it trained,
 /// the features with two such classifiers have 248.5 M parameters, and its 994 MB on disk.
 fn side_exit(network: &mut Network<'_>, trunk: &str) -> Option<String> {
-    let output = network
-        .recipe
-        .architecture
-        .exit()
-        .filter(|_| network.recipe.exits)?;
+    let output = network.recipe.architecture.exit().filter(|_| network.recipe.exits)?;
     network.head();
     let pooled = network.pool("exit.avgpool", "AveragePool", trunk, (2, 2, 0));
     let rows = network.flatten("exit", &pooled);
@@ -97,13 +89,7 @@ fn classifier(network: &mut Network<'_>, module: &str, rows: &str, output: &str)
         hidden = network.relu(&format!("{module}.{}", layer + 1), &hidden);
     }
     let shape = (HIDDEN, CLASSES);
-    network.dense(
-        &format!("{module}.6"),
-        &hidden,
-        shape,
-        CLASSIFIER,
-        Some(output),
-    )
+    network.dense(&format!("{module}.6"), &hidden, shape, CLASSIFIER, Some(output))
 }
 
 #[cfg(test)]
@@ -120,18 +106,12 @@ mod tests {
     #[test]
     fn the_exit_is_a_whole_classifier_after_the_fourth_pool() {
         let plain = Recipe::new(Architecture::Vgg13);
-        let recipe = Recipe {
-            exits: true,
-            ..plain.clone()
-        };
+        let recipe = Recipe { exits: true, ..plain.clone() };
         let classifier = recipe.parameters().unwrap() - plain.parameters().unwrap();
         assert_eq!(classifier, 123_642_856);
         let graph = recipe.assemble(Data::Omitted).unwrap().model.graph.unwrap();
-        let pool = graph
-            .node
-            .iter()
-            .find(|node| node.op_type.as_deref() == Some("AveragePool"))
-            .unwrap();
+        let pool =
+            graph.node.iter().find(|node| node.op_type.as_deref() == Some("AveragePool")).unwrap();
         assert_eq!(pool.input, ["/features/features.19/MaxPool_output_0"]);
         assert_eq!(graph.output[1].name.as_deref(), Some("exit_20"));
     }

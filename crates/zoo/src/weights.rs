@@ -22,20 +22,12 @@ pub(crate) struct Uniform {
 impl Uniform {
     /// Around zero, with this standard deviation.
     pub(crate) fn with_deviation(deviation: f32) -> Self {
-        Self {
-            center: 0.0,
-            spread: deviation * 3f32.sqrt(),
-            row: None,
-        }
+        Self { center: 0.0, spread: deviation * 3f32.sqrt(), row: None }
     }
 
     /// Between `low` and `high`.
     pub(crate) fn between(low: f32, high: f32) -> Self {
-        Self {
-            center: (low + high) / 2.0,
-            spread: (high - low) / 2.0,
-            row: None,
-        }
+        Self { center: (low + high) / 2.0, spread: (high - low) / 2.0, row: None }
     }
 
     /// The same, with every row of `length` values moved to a mean of zero.
@@ -44,10 +36,7 @@ impl Uniform {
     /// pass on what differs between inputs instead of what they have in common; without them, a
     /// deep network gives every image the same answer.
     pub(crate) fn centered(self, length: usize) -> Self {
-        Self {
-            row: Some(length),
-            ..self
-        }
+        Self { row: Some(length), ..self }
     }
 
     fn value(self, bits: u32) -> f32 {
@@ -113,9 +102,7 @@ mod tests {
     use super::*;
 
     fn values(data: &[u8]) -> Vec<f32> {
-        data.chunks_exact(4)
-            .map(|value| f32::from_le_bytes(value.try_into().unwrap()))
-            .collect()
+        data.chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().unwrap())).collect()
     }
 
     #[test]
@@ -131,13 +118,7 @@ mod tests {
 
     #[test]
     fn values_have_the_deviation_that_was_asked_for() {
-        let values = values(&generate(
-            7,
-            "layer",
-            0,
-            100_000,
-            Uniform::with_deviation(0.5),
-        ));
+        let values = values(&generate(7, "layer", 0, 100_000, Uniform::with_deviation(0.5)));
         let count = values.len() as f32;
         let mean = values.iter().sum::<f32>() / count;
         let deviation = (values.iter().map(|value| value * value).sum::<f32>() / count).sqrt();

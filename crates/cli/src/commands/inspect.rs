@@ -63,10 +63,8 @@ pub(super) fn run(arguments: &Inspect) -> Result<()> {
 
 fn report(model: &ModelFile, points: &CutPoints) -> Report {
     let graph = &model.graph;
-    let value = |id| Value {
-        name: graph.value_name(id).to_owned(),
-        tensor_type: model.type_of(id),
-    };
+    let value =
+        |id| Value { name: graph.value_name(id).to_owned(), tensor_type: model.type_of(id) };
     let mut cut_points = Vec::with_capacity(points.cuts.len());
     let (mut flops, mut weight_bytes, mut nodes, mut exact) = (0u64, 0u64, 0, true);
     for (position, &id) in points.order.iter().enumerate() {
@@ -93,16 +91,9 @@ fn report(model: &ModelFile, points: &CutPoints) -> Report {
         opsets: graph.opsets().clone(),
         inputs: graph.inputs().iter().map(|&id| value(id)).collect(),
         outputs: graph.outputs().iter().map(|&id| value(id)).collect(),
-        defaults: graph
-            .defaults()
-            .iter()
-            .map(|&id| graph.value_name(id).to_owned())
-            .collect(),
+        defaults: graph.defaults().iter().map(|&id| graph.value_name(id).to_owned()).collect(),
         nodes: graph.nodes().len(),
-        constant_nodes: graph
-            .node_ids()
-            .filter(|&id| graph.is_constant_node(id))
-            .count(),
+        constant_nodes: graph.node_ids().filter(|&id| graph.is_constant_node(id)).count(),
         weights: graph.weights().count(),
         parameters: parameters(graph),
         weight_bytes: graph.weight_bytes() as u64,
@@ -116,22 +107,15 @@ fn report(model: &ModelFile, points: &CutPoints) -> Report {
 /// Elements of the weights that are numbers a training could have set.
 fn parameters(graph: &Graph) -> u64 {
     let counted = graph.weights().filter(|(_, weight)| {
-        weight.tensor_type().is_some_and(|known| {
-            !matches!(
-                known.dtype,
-                tessera_core::DType::I64 | tessera_core::DType::String
-            )
-        })
+        weight.tensor_type().is_some_and(|known| cost::is_parameter(known.dtype))
     });
     counted.map(|(_, weight)| weight.count() as u64).sum()
 }
 
 fn print(report: &Report) -> Result<()> {
     let list = |values: &[Value]| {
-        let shown: Vec<String> = values
-            .iter()
-            .map(|value| format!("{} {}", value.name, value.tensor_type))
-            .collect();
+        let shown: Vec<String> =
+            values.iter().map(|value| format!("{} {}", value.name, value.tensor_type)).collect();
         shown.join(", ")
     };
     let opsets: Vec<String> = report
@@ -148,9 +132,7 @@ fn print(report: &Report) -> Result<()> {
     output::print(&format!("outputs     {}", list(&report.outputs)))?;
     if !report.defaults.is_empty() {
         let defaults = report.defaults.join(", ");
-        output::print(&format!(
-            "defaults    {defaults} (inputs with a value, kept fixed)"
-        ))?;
+        output::print(&format!("defaults    {defaults} (inputs with a value, kept fixed)"))?;
     }
     let constant = match report.constant_nodes {
         0 => String::new(),
@@ -163,20 +145,10 @@ fn print(report: &Report) -> Result<()> {
         report.weights,
         output::count(report.parameters)
     ))?;
-    let exact = if report.exact {
-        ""
-    } else {
-        " (open dimensions counted as 1)"
-    };
-    output::print(&format!(
-        "FLOPs       {}{exact}",
-        output::count(report.flops)
-    ))?;
+    let exact = if report.exact { "" } else { " (open dimensions counted as 1)" };
+    output::print(&format!("FLOPs       {}{exact}", output::count(report.flops)))?;
     for exit in &report.exits {
-        output::print(&format!(
-            "exit        {} at {}",
-            exit.output, exit.threshold
-        ))?;
+        output::print(&format!("exit        {} at {}", exit.output, exit.threshold))?;
     }
     output::print(&format!("cut points  {}", report.cut_points.len()))?;
     if report.cut_points.is_empty() {
@@ -195,8 +167,7 @@ fn print(report: &Report) -> Result<()> {
         table.row([
             cut.tensor.clone(),
             cut.tensor_type.clone(),
-            cut.bytes
-                .map_or("?".to_owned(), |bytes| output::bytes(bytes as u64)),
+            cut.bytes.map_or("?".to_owned(), |bytes| output::bytes(bytes as u64)),
             cut.nodes.to_string(),
             output::count(cut.flops),
             output::bytes(cut.weight_bytes),

@@ -80,9 +80,7 @@ pub(super) fn run(arguments: &Profile) -> Result<()> {
     table(&report.blocks, Some(&report.total)).print()?;
     if let Some(engine) = &report.engine {
         let (runs, threads) = (report.runs, report.threads);
-        output::print(&format!(
-            "medians of {runs} runs on {engine}, {threads} threads"
-        ))?;
+        output::print(&format!("medians of {runs} runs on {engine}, {threads} threads"))?;
     }
     if !report.total.exact {
         output::print("open dimensions are counted as 1; fix them with --shape")?;

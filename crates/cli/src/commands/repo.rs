@@ -100,11 +100,7 @@ fn gc(arguments: &RepoGc) -> Result<()> {
     if arguments.json {
         return output::print_json(&report);
     }
-    let done = if arguments.dry_run {
-        "would be removed"
-    } else {
-        "removed"
-    };
+    let done = if arguments.dry_run { "would be removed" } else { "removed" };
     output::print(&format!(
         "{} models, {} blocks, {} weights and {} unfinished files {done}, {}",
         report.models,

@@ -26,16 +26,11 @@ pub(super) fn run(arguments: &Run) -> Result<()> {
     working.finish_and_clear();
     let ports = &model.graph().inputs;
     let ranges = inputs::parse_ranges(&arguments.ranges, ports)?;
-    let given = inputs::from_arguments(&arguments.inputs, ports, &ranges, arguments.seed)?;
-    let options = if arguments.no_exits {
-        RunOptions::SkipExits
-    } else {
-        RunOptions::TakeExits
-    };
+    let given = inputs::from_arguments(&arguments.inputs, ports, &ranges, arguments.seed)
+        .map_err(|error| error.within(&arguments.model))?;
+    let options = if arguments.no_exits { RunOptions::SkipExits } else { RunOptions::TakeExits };
     // The first run of a session allocates; the time that counts is that of the next.
-    let result = model
-        .run(&given, options)
-        .and_then(|_| model.run(&given, options));
+    let result = model.run(&given, options).and_then(|_| model.run(&given, options));
     let result = result.map_err(|error| error.within(format!("model \"{}\"", arguments.model)))?;
     if let Some(folder) = &arguments.output {
         write_outputs(folder, &result)?;
@@ -55,28 +50,22 @@ fn load(arguments: &Run, loader: &Loader) -> Result<LoadedModel> {
     }
     let looks_like_file = path.extension().is_some_and(|ending| ending == "onnx");
     if looks_like_file || arguments.model.contains('/') {
-        return Err(Error::not_found(format!(
-            "{}: no such file",
+        return Err(Error::not_found(format!("{}: no such file", arguments.model)));
+    }
+    let repository = Repository::open(&arguments.repository.repo).map_err(|error| {
+        error.within(format!("\"{}\" is no file, and as the name of a model", arguments.model))
+    })?;
+    if arguments.split.is_given() || !arguments.arguments.shapes.is_empty() {
+        return Err(Error::usage(format!(
+            "\"{}\" is stored as it was cut: --blocks, --at, --every and --shape are for files",
             arguments.model
         )));
     }
-    let repository = Repository::open(&arguments.repository.repo).map_err(|error| {
-        error.within(format!(
-            "\"{}\" is no file, and as the name of a model",
-            arguments.model
-        ))
-    })?;
     let mut graph = repository.model(&arguments.model)?;
     for exit in arguments.arguments.exits()? {
-        let known = graph
-            .exits
-            .iter_mut()
-            .find(|known| known.output == exit.output);
+        let known = graph.exits.iter_mut().find(|known| known.output == exit.output);
         let known = known.ok_or_else(|| {
-            Error::usage(format!(
-                "model \"{}\" has no exit \"{}\"",
-                arguments.model, exit.output
-            ))
+            Error::usage(format!("model \"{}\" has no exit \"{}\"", arguments.model, exit.output))
         })?;
         known.threshold = exit.threshold;
     }
@@ -88,13 +77,7 @@ fn write_outputs(folder: &Path, result: &RunResult) -> Result<()> {
     for (name, tensor) in &result.outputs {
         let file: String = name
             .chars()
-            .map(|c| {
-                if c.is_alphanumeric() || "-_.".contains(c) {
-                    c
-                } else {
-                    '_'
-                }
-            })
+            .map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' })
             .collect();
         npy::write(&folder.join(format!("{file}.npy")), tensor)?;
     }
@@ -122,16 +105,8 @@ fn top_five(scores: &[f64]) -> Vec<Class> {
         .take(5)
         .map(|class| {
             let score = scores[class];
-            let probability = if is_distribution {
-                score
-            } else {
-                (score - highest).exp() / sum
-            };
-            Class {
-                class,
-                score,
-                probability,
-            }
+            let probability = if is_distribution { score } else { (score - highest).exp() / sum };
+            Class { class, score, probability }
         })
         .collect()
 }
@@ -186,10 +161,7 @@ fn print(model: &LoadedModel, result: &RunResult, engine: &str) -> Result<()> {
         ))?;
     }
     for (name, tensor) in &result.outputs {
-        output::print(&format!(
-            "{name} {}",
-            display_shape(tensor.dtype(), tensor.shape())
-        ))?;
+        output::print(&format!("{name} {}", display_shape(tensor.dtype(), tensor.shape())))?;
         match classes(tensor) {
             Some(samples) => {
                 for (index, sample) in samples.iter().enumerate() {
@@ -237,11 +209,7 @@ fn preview(tensor: &Tensor) -> String {
     }
     match tensor.to_f64() {
         Some(values) => {
-            let shown: Vec<String> = values
-                .iter()
-                .take(SHOWN)
-                .map(|v| format!("{v:.6}"))
-                .collect();
+            let shown: Vec<String> = values.iter().take(SHOWN).map(|v| format!("{v:.6}")).collect();
             format!("  {}{more}", shown.join(", "))
         }
         None => "  (elements not shown)".to_owned(),

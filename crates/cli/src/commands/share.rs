@@ -39,7 +39,11 @@ pub(super) fn run(arguments: &Share) -> Result<()> {
     let bar = output::progress(arguments.models.len() as u64 * 2, "sharing");
     let mut models = Vec::with_capacity(arguments.models.len());
     for path in &arguments.models {
-        models.push(ModelFile::read(path, &BTreeMap::new(), &[])?);
+        let model = ModelFile::read(path, &BTreeMap::new(), &[])?;
+        // What is wrong with a model's exits is told here, with its name.
+        model.points()?;
+        tessera_repository::check_name(&model.name())?;
+        models.push(model);
         bar.inc(1);
     }
     let names: Vec<String> = models.iter().map(ModelFile::name).collect();
@@ -64,10 +68,7 @@ pub(super) fn run(arguments: &Share) -> Result<()> {
     print(&report)?;
     match arguments.dry_run {
         true => output::print("nothing stored (--dry-run)"),
-        false => output::print(&format!(
-            "stored in {}",
-            arguments.repository.repo.display()
-        )),
+        false => output::print(&format!("stored in {}", arguments.repository.repo.display())),
     }
 }
 
@@ -75,11 +76,7 @@ pub(super) fn run(arguments: &Share) -> Result<()> {
 fn share_models(models: &[ModelFile], progress: &mut dyn FnMut(usize)) -> Result<Shared> {
     let views: Vec<SharedModel<'_>> = models
         .iter()
-        .map(|model| SharedModel {
-            graph: &model.graph,
-            types: &model.types,
-            exits: &model.exits,
-        })
+        .map(|model| SharedModel { graph: &model.graph, types: &model.types, exits: &model.exits })
         .collect();
     tessera_graph::share(&views, progress)
 }
@@ -106,12 +103,7 @@ pub(super) fn report(names: &[String], shared: &Shared) -> Report {
             .zip(&shared.partitions)
             .map(|(name, partition)| ModelPath {
                 name: name.clone(),
-                path: partition
-                    .graph
-                    .blocks
-                    .iter()
-                    .map(|node| node.block)
-                    .collect(),
+                path: partition.graph.blocks.iter().map(|node| node.block).collect(),
             })
             .collect(),
         blocks: order
@@ -119,33 +111,20 @@ pub(super) fn report(names: &[String], shared: &Shared) -> Report {
             .map(|hash| BlockUse {
                 block: *hash,
                 weight_bytes: bytes[hash],
-                models: users[hash]
-                    .iter()
-                    .map(|&model| names[model].clone())
-                    .collect(),
+                models: users[hash].iter().map(|&model| names[model].clone()).collect(),
             })
             .collect(),
         bytes_apart: apart,
         bytes_shared: once,
         bytes_saved: saved,
-        percent_saved: if apart == 0 {
-            0.0
-        } else {
-            saved as f64 * 100.0 / apart as f64
-        },
+        percent_saved: if apart == 0 { 0.0 } else { saved as f64 * 100.0 / apart as f64 },
     }
 }
 
 fn print(report: &Report) -> Result<()> {
     let mut table = Table::new(&["block", ">weights", ">models", "used by"]);
     for block in &report.blocks {
-        let mut users = block
-            .models
-            .iter()
-            .take(4)
-            .cloned()
-            .collect::<Vec<_>>()
-            .join(", ");
+        let mut users = block.models.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
         if block.models.len() > 4 {
             users += ", …";
         }

@@ -26,7 +26,7 @@ pub(super) struct BlockRow {
     pub(super) block: ContentHash,
     inputs: Vec<String>,
     outputs: Vec<String>,
-    operators: usize,
+    nodes: usize,
     pub(super) weight_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit: Option<String>,
@@ -34,10 +34,14 @@ pub(super) struct BlockRow {
 
 pub(super) fn run(arguments: &SplitCommand) -> Result<()> {
     let shapes = arguments.arguments.shapes()?;
+    if let Some(name) = &arguments.name {
+        tessera_repository::check_name(name)?;
+    }
     let working = output::spinner(format!("cutting {}", arguments.model.display()));
     let model = ModelFile::read(&arguments.model, &shapes, &arguments.arguments.exits()?)?;
     let partition = model.split(&arguments.split)?;
     let name = arguments.name.clone().unwrap_or_else(|| model.name());
+    tessera_repository::check_name(&name)?;
     let mut stored = None;
     if !arguments.dry_run {
         let repository = open_to_write(&arguments.repository.repo)?;
@@ -48,9 +52,7 @@ pub(super) fn run(arguments: &SplitCommand) -> Result<()> {
         name,
         model: stored,
         repository: stored.map(|_| arguments.repository.repo.display().to_string()),
-        blocks: rows(&partition.graph, |hash| {
-            partition.blocks.get(&hash).cloned()
-        }),
+        blocks: rows(&partition.graph, |hash| partition.blocks.get(&hash).cloned()),
         exits: &partition.graph.exits,
         weight_bytes: partition.weight_bytes() as u64,
     };
@@ -74,7 +76,7 @@ pub(super) fn print_rows(rows: &[BlockRow]) -> Result<()> {
             row.block.short(),
             row.inputs.join(", "),
             row.outputs.join(", "),
-            row.operators.to_string(),
+            row.nodes.to_string(),
             output::bytes(row.weight_bytes),
             row.exit.clone().unwrap_or_default(),
         ]);
@@ -85,10 +87,7 @@ pub(super) fn print_rows(rows: &[BlockRow]) -> Result<()> {
 fn print_repeats(rows: &[BlockRow], partition: &Partition) -> Result<()> {
     let distinct = partition.blocks.len();
     if distinct < rows.len() {
-        output::print(&format!(
-            "{} of the blocks are the same as another",
-            rows.len() - distinct
-        ))?;
+        output::print(&format!("{} of the blocks are the same as another", rows.len() - distinct))?;
     }
     Ok(())
 }
@@ -122,10 +121,8 @@ pub(super) fn rows(
                     .iter()
                     .map(|port| format!("{} {}", port.name, port.tensor_type))
                     .collect(),
-                operators: content.as_ref().map_or(0, |block| block.node_count()),
-                weight_bytes: content
-                    .as_ref()
-                    .map_or(0, |block| block.weight_bytes() as u64),
+                nodes: content.as_ref().map_or(0, |block| block.node_count()),
+                weight_bytes: content.as_ref().map_or(0, |block| block.weight_bytes() as u64),
                 exit: graph
                     .exit_of(index)
                     .map(|exit| format!("{} at {}", exit.output, exit.threshold)),

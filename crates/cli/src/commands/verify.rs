@@ -39,10 +39,7 @@ pub(super) fn run(arguments: &Verify) -> Result<()> {
     let ranges = inputs::parse_ranges(&arguments.ranges, &partition.graph.inputs)?;
     let engine = commands::engine(&arguments.engine)?;
     let options = arguments.engine.options();
-    let bar = output::progress(
-        partition.blocks.len() as u64 + arguments.inputs,
-        "verifying",
-    );
+    let bar = output::progress(partition.blocks.len() as u64 + arguments.inputs, "verifying");
     let mut whole = load_whole(&model, &partition, engine.as_ref(), &options)?;
     let loader = Loader::new(engine, options);
     let chain = loader.load(&partition.graph, &partition)?;
@@ -57,9 +54,7 @@ pub(super) fn run(arguments: &Verify) -> Result<()> {
             let expected = expected.get(name).ok_or_else(|| {
                 Error::engine(format!("the uncut model gave no output \"{name}\""))
             })?;
-            finite &= expected
-                .to_f64()
-                .is_none_or(|values| values.iter().all(|v| v.is_finite()));
+            finite &= expected.to_f64().is_none_or(|values| values.iter().all(|v| v.is_finite()));
             note(&mut worst, compare(name, found, expected)?);
         }
         bar.inc(1);
@@ -117,12 +112,7 @@ pub(super) fn load_whole(
     engine: &dyn tessera_engine::Engine,
     options: &tessera_engine::LoadOptions,
 ) -> Result<Whole> {
-    let inputs: Vec<String> = partition
-        .graph
-        .inputs
-        .iter()
-        .map(|port| port.name.clone())
-        .collect();
+    let inputs: Vec<String> = partition.graph.inputs.iter().map(|port| port.name.clone()).collect();
     let graph = &model.graph;
     let outputs: Vec<_> = graph
         .outputs()
@@ -130,10 +120,7 @@ pub(super) fn load_whole(
         .filter_map(|&id| Some((graph.value_name(id).to_owned(), model.types.get(id)?.dtype)))
         .collect();
     let session = engine.load_file(&model.path, &inputs, &outputs, options)?;
-    Ok(Whole {
-        session,
-        outputs: outputs.into_iter().map(|(name, _)| name).collect(),
-    })
+    Ok(Whole { session, outputs: outputs.into_iter().map(|(name, _)| name).collect() })
 }
 
 impl Whole {
@@ -157,11 +144,7 @@ fn print(report: &Report) -> Result<()> {
     }
     table.print()?;
     output::print("")?;
-    let finite = if report.finite {
-        ""
-    } else {
-        "; some values are not finite"
-    };
+    let finite = if report.finite { "" } else { "; some values are not finite" };
     output::print(&format!(
         "{}: {} blocks at {} cut points on {}, largest relative difference {:.3e}{finite}",
         report.model,

@@ -31,15 +31,10 @@ pub(super) fn run(arguments: &Zoo) -> Result<()> {
     recipe.batch = match arguments.batch.as_str() {
         "dynamic" => Batch::Symbolic,
         text => Batch::Fixed(text.parse().map_err(|_| {
-            Error::usage(format!(
-                "--batch \"{text}\", expected a number or \"dynamic\""
-            ))
+            Error::usage(format!("--batch \"{text}\", expected a number or \"dynamic\""))
         })?),
     };
-    let path = arguments
-        .output
-        .clone()
-        .unwrap_or_else(|| PathBuf::from(format!("{name}.onnx")));
+    let path = arguments.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.onnx")));
     let working = output::spinner(format!("writing {}", path.display()));
     let written = write(&recipe, &path)?;
     working.finish_and_clear();
@@ -74,11 +69,8 @@ fn write(recipe: &Recipe, path: &Path) -> Result<Written> {
     let bytes = made.model.encode_to_vec();
     drop(made.model);
     model_file::write_whole(path, &bytes)?;
-    let exits: Vec<ExitSpec> = made
-        .exits
-        .into_iter()
-        .map(|(output, threshold)| ExitSpec { output, threshold })
-        .collect();
+    let exits: Vec<ExitSpec> =
+        made.exits.into_iter().map(|(output, threshold)| ExitSpec { output, threshold }).collect();
     let manifest = model_file::manifest_path(path);
     if !exits.is_empty() {
         model_file::write_manifest(path, exits.clone())?;
@@ -86,9 +78,5 @@ fn write(recipe: &Recipe, path: &Path) -> Result<Written> {
         // Left from a model with exits that this one has replaced.
         std::fs::remove_file(&manifest).map_err(|error| Error::io(manifest.display(), &error))?;
     }
-    Ok(Written {
-        bytes: bytes.len() as u64,
-        parameters,
-        exits,
-    })
+    Ok(Written { bytes: bytes.len() as u64, parameters, exits })
 }

@@ -112,10 +112,7 @@ pub(crate) fn listing(folder: &Path) -> BTreeMap<PathBuf, u64> {
 
 /// The plain files below `folder`, in order.
 pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
-    listing(folder)
-        .into_keys()
-        .filter(|path| path.is_file())
-        .collect()
+    listing(folder).into_keys().filter(|path| path.is_file()).collect()
 }
 
 /// A path as an argument.
@@ -162,15 +159,7 @@ pub(crate) fn detector() -> PathBuf {
 /// A MobileNetV2 that has its first five stages in common with the others.
 pub(crate) fn sibling(seed: u32) -> PathBuf {
     let seed = seed.to_string();
-    let arguments = [
-        "mobilenet-v2",
-        "--seed",
-        &seed,
-        "--share-with",
-        "0",
-        "--stages",
-        "5",
-    ];
+    let arguments = ["mobilenet-v2", "--seed", &seed, "--share-with", "0", "--stages", "5"];
     zoo(&format!("sibling-{seed}"), &arguments)
 }
 
@@ -259,10 +248,7 @@ pub(crate) fn npy(description: &str, shape: &str, data: &[u8]) -> Vec<u8> {
 
 /// The bytes of f32 elements.
 pub(crate) fn f32_bytes(values: &[f32]) -> Vec<u8> {
-    values
-        .iter()
-        .flat_map(|value| value.to_le_bytes())
-        .collect()
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 /// The length of an array in JSON.

@@ -21,17 +21,11 @@ pub(super) fn enter(model: &mut ModelProto) {
     let Some(graph) = &mut model.graph else {
         return;
     };
-    let inputs: Vec<String> = graph
-        .input
-        .iter()
-        .map(|input| input.name().to_owned())
-        .collect();
+    let inputs: Vec<String> = graph.input.iter().map(|input| input.name().to_owned()).collect();
     for input in inputs {
         let feeds = |op: &str| {
             graph.node.iter().any(|node| {
-                node.domain().is_empty()
-                    && node.op_type() == op
-                    && node.input.contains(&input)
+                node.domain().is_empty() && node.op_type() == op && node.input.contains(&input)
             })
         };
         if !feeds("Conv") || !feeds("Add") {
@@ -72,20 +66,12 @@ pub(super) fn leave(graph: &mut GraphProto) {
                 .attribute
                 .iter()
                 .filter(|a| matches!(a.name(), "strides" | "pads"))
-                .all(|a| {
-                    a.ints
-                        .iter()
-                        .all(|&v| v == i64::from(a.name() == "strides"))
-                })
-            && !graph
-                .output
-                .iter()
-                .any(|output| output.name() == node.output[0])
+                .all(|a| a.ints.iter().all(|&v| v == i64::from(a.name() == "strides")))
+            && !graph.output.iter().any(|output| output.name() == node.output[0])
     };
     let mut renamed = HashMap::new();
-    let (ours, kept): (Vec<NodeProto>, Vec<NodeProto>) = std::mem::take(&mut graph.node)
-        .into_iter()
-        .partition(is_ours);
+    let (ours, kept): (Vec<NodeProto>, Vec<NodeProto>) =
+        std::mem::take(&mut graph.node).into_iter().partition(is_ours);
     for mut node in ours {
         if let (Some(from), Some(to)) = (node.input.pop(), node.output.pop()) {
             renamed.insert(to, from);
@@ -93,10 +79,8 @@ pub(super) fn leave(graph: &mut GraphProto) {
     }
     graph.node = kept;
     // One may have stood behind another.
-    while let Some(key) = renamed
-        .iter()
-        .find(|(_, to)| renamed.contains_key(*to))
-        .map(|(k, _)| k.clone())
+    while let Some(key) =
+        renamed.iter().find(|(_, to)| renamed.contains_key(*to)).map(|(k, _)| k.clone())
     {
         let through = renamed[&key].clone();
         let to = renamed[&through].clone();
@@ -115,9 +99,7 @@ fn rename_inputs(graph: &mut GraphProto, names: &HashMap<String, String>) {
                 to.clone_into(input);
             }
         }
-        node.attribute
-            .iter_mut()
-            .flat_map(|a| a.g.iter_mut().chain(&mut a.graphs))
+        node.attribute.iter_mut().flat_map(|a| a.g.iter_mut().chain(&mut a.graphs))
     });
     for body in nested.collect::<Vec<_>>() {
         rename_inputs(body, names);

@@ -18,9 +18,7 @@ pub fn find_library() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty()) {
         return Some(path.into());
     }
-    let binary = std::env::current_exe()
-        .ok()
-        .and_then(|path| Some(path.parent()?.to_path_buf()));
+    let binary = std::env::current_exe().ok().and_then(|path| Some(path.parent()?.to_path_buf()));
     let current = std::env::current_dir().ok();
     if let Some(found) = binary.as_deref().and_then(library_in) {
         return Some(found);
@@ -38,10 +36,7 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
         .ok()?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| {
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             name == "libonnxruntime.so"
                 || name.starts_with("libonnxruntime.so.")
                 || name.starts_with("libonnxruntime.") && name.ends_with(".dylib")
@@ -54,9 +49,7 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
 /// Opens the library; a process has one environment, which everyone shares.
 pub(super) fn open() -> Result<(Environment, String)> {
     static OPENED: Mutex<Option<(Environment, String)>> = Mutex::new(None);
-    let mut opened = OPENED
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut opened = OPENED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some((environment, version)) = opened.as_ref() {
         return Ok((environment.clone(), version.clone()));
     }
@@ -66,17 +59,18 @@ pub(super) fn open() -> Result<(Environment, String)> {
         )
     })?;
     let fail = |error: &dyn std::fmt::Display| {
-        Error::engine(format!(
-            "{}: can't be used as ONNX Runtime: {error}",
-            path.display()
-        ))
+        Error::engine(format!("{}: can't be used as ONNX Runtime: {error}", path.display()))
     };
+    // The library would keep an identity of this machine in the user's home folder; its own switch
+    // comes too late for that.
+    if std::env::var_os("ORT_DISABLE_TELEMETRY").is_none() {
+        // SAFETY: nothing of ours reads the environment on another thread, and the library, which
+        // does, is not loaded yet.
+        unsafe { std::env::set_var("ORT_DISABLE_TELEMETRY", "1") };
+    }
     let builder = ort::init_from(&path).map_err(|error| fail(&error))?;
-    let environment = builder
-        .with_name("tessera")
-        .with_telemetry(false)
-        .build()
-        .map_err(|error| fail(&error))?;
+    let environment =
+        builder.with_name("tessera").with_telemetry(false).build().map_err(|error| fail(&error))?;
     // What goes wrong comes back as an error, and is told once, by whoever handles it.
     environment.set_log_level(LogLevel::Fatal);
     value::share_arena(&environment).map_err(|error| fail(&error))?;
@@ -87,10 +81,7 @@ pub(super) fn open() -> Result<(Environment, String)> {
 
 /// The version, from the file's name where it carries one.
 fn version_of(path: &Path) -> String {
-    let name = path
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default();
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     match name.strip_prefix("libonnxruntime.so.") {
         Some(version) => version.to_owned(),
         None => "unknown".to_owned(),

@@ -48,12 +48,7 @@ impl OnnxRuntime {
     /// Opens the library, wherever [`find_library`] finds it.
     pub fn new() -> Result<Self> {
         let (environment, version) = library::open()?;
-        Ok(Self {
-            environment,
-            version,
-            sessions: Mutex::default(),
-            prepared: Mutex::default(),
-        })
+        Ok(Self { environment, version, sessions: Mutex::default(), prepared: Mutex::default() })
     }
 
     /// Starts a session. What is loaded to stay uses the shared arena; what is loaded to be
@@ -95,10 +90,11 @@ impl OnnxRuntime {
                     .with_optimization_level(GraphOptimizationLevel::Disable)?
                     .with_env_allocators()?)
             };
-            let session = prepared.session(build().map_err(fail)?).map_err(|error| match error {
-                SessionError::Engine(error) => fail(error),
-                SessionError::Io(error) => error.within(program.label()),
-            })?;
+            let session =
+                prepared.session(build().map_err(fail)?).map_err(|error| match error {
+                    SessionError::Engine(error) => fail(error),
+                    SessionError::Io(error) => error.within(program.label()),
+                })?;
             for mapping in program.weights().iter().filter_map(|weight| weight.mapping.as_ref()) {
                 mapping.release_pages();
             }
@@ -156,18 +152,13 @@ impl Engine for OnnxRuntime {
     ) -> Result<Box<dyn Session>> {
         let label = file.display().to_string();
         let fail = |error: ort::Error| engine_error(&label, &error);
-        let session = self
-            .builder(options)?
-            .commit_from_file(file)
-            .map_err(fail)?;
+        let session = self.builder(options)?.commit_from_file(file).map_err(fail)?;
         let mut expected = Vec::with_capacity(inputs.len());
         for name in inputs {
             let outlet = session.inputs().iter().find(|outlet| outlet.name() == name);
             let dtype = outlet.and_then(|outlet| value::dtype_of(outlet.dtype()));
             let dtype = dtype.ok_or_else(|| {
-                Error::usage(format!(
-                    "{label}: input \"{name}\" is no tensor of the model"
-                ))
+                Error::usage(format!("{label}: input \"{name}\" is no tensor of the model"))
             })?;
             expected.push((name.clone(), dtype));
         }

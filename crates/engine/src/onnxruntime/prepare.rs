@@ -11,8 +11,8 @@ use prost::Message;
 use tessera_core::{DType, Error, Result, Tensor};
 use tessera_graph::onnx::{ModelProto, tensor_proto};
 
-use super::value::{OrtValue, check};
 use super::session::SharedSession;
+use super::value::{OrtValue, check};
 use super::{engine_error, layout};
 use crate::{Mapping, Program};
 
@@ -39,10 +39,7 @@ impl Prepared {
         let label = program.label();
         let fail = |error: ort::Error| engine_error(&label, &error);
         let folder = temporary_folder()?;
-        let (model, weights) = (
-            folder.path().join("block.onnx"),
-            folder.path().join(WEIGHTS),
-        );
+        let (model, weights) = (folder.path().join("block.onnx"), folder.path().join(WEIGHTS));
         let build = || -> ort::Result<SessionBuilder> {
             Ok(builder
                 .with_optimization_level(GraphOptimizationLevel::All)?
@@ -66,17 +63,12 @@ impl Prepared {
             values.push((name, OrtValue::over(&weight.tensor).map_err(fail)?));
         }
         // The names and values live until the session below is gone.
-        supply(
-            &mut builder,
-            values.iter().map(|(name, value)| (name.as_c_str(), value)),
-        )
-        .map_err(fail)?;
+        supply(&mut builder, values.iter().map(|(name, value)| (name.as_c_str(), value)))
+            .map_err(fail)?;
         let mut file = ModelProto::decode(program.file().clone())
             .map_err(|error| Error::invalid(format!("{label}: {error}")))?;
         layout::enter(&mut file);
-        let session = builder
-            .commit_from_memory(&file.encode_to_vec())
-            .map_err(fail)?;
+        let session = builder.commit_from_memory(&file.encode_to_vec()).map_err(fail)?;
         drop(session);
         drop(builder);
         drop(values);
@@ -87,9 +79,7 @@ impl Prepared {
         let bytes = std::fs::read(model)
             .map_err(|error| Error::io("the optimised form that ONNX Runtime wrote", &error))?;
         let mut proto = ModelProto::decode(bytes.as_slice()).map_err(|error| {
-            Error::engine(format!(
-                "the optimised form that ONNX Runtime wrote: {error}"
-            ))
+            Error::engine(format!("the optimised form that ONNX Runtime wrote: {error}"))
         })?;
         let graph = proto.graph.get_or_insert_default();
         layout::leave(graph);
@@ -106,24 +96,16 @@ impl Prepared {
             let wrong = |what: &str| {
                 Error::engine(format!("optimised weight \"{}\": {what}", tensor.name()))
             };
-            let entries: HashMap<&str, &str> = tensor
-                .external_data
-                .iter()
-                .map(|entry| (entry.key(), entry.value()))
-                .collect();
+            let entries: HashMap<&str, &str> =
+                tensor.external_data.iter().map(|entry| (entry.key(), entry.value())).collect();
             let number = |key: &str| entries.get(key).and_then(|text| text.parse::<usize>().ok());
             let offset = number("offset").unwrap_or(0);
             let length = number("length").ok_or_else(|| wrong("no length"))?;
-            let end = offset
-                .checked_add(length)
-                .filter(|&end| end <= mapped.len());
+            let end = offset.checked_add(length).filter(|&end| end <= mapped.len());
             let slice = mapped.slice(offset..end.ok_or_else(|| wrong("past the end of its file"))?);
             let dtype = DType::from_onnx(tensor.data_type()).ok_or_else(|| wrong("no dtype"))?;
-            let shape: Vec<usize> = tensor
-                .dims
-                .iter()
-                .map(|&dim| usize::try_from(dim).unwrap_or(0))
-                .collect();
+            let shape: Vec<usize> =
+                tensor.dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).collect();
             let name = CString::new(tensor.name()).map_err(|_| wrong("a zero byte in its name"))?;
             found.push((name, Tensor::from_bytes(dtype, &shape, slice)?));
         }
@@ -191,9 +173,8 @@ fn supply<'a>(
     builder: &mut SessionBuilder,
     weights: impl Iterator<Item = (&'a CStr, &'a OrtValue)>,
 ) -> ort::Result<()> {
-    let (names, values): (Vec<_>, Vec<_>) = weights
-        .map(|(name, value)| (name.as_ptr(), value.as_ptr().cast_const()))
-        .unzip();
+    let (names, values): (Vec<_>, Vec<_>) =
+        weights.map(|(name, value)| (name.as_ptr(), value.as_ptr().cast_const())).unzip();
     if names.is_empty() {
         return Ok(());
     }

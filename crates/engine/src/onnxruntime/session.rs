@@ -71,10 +71,7 @@ impl OrtBlock {
     ) -> ort::Result<Vec<*mut ort_sys::OrtValue>> {
         let input_names: Vec<_> = self.input_names.iter().map(|name| name.as_ptr()).collect();
         let output_names: Vec<_> = self.output_names.iter().map(|name| name.as_ptr()).collect();
-        let inputs: Vec<_> = inputs
-            .iter()
-            .map(|value| value.as_ptr().cast_const())
-            .collect();
+        let inputs: Vec<_> = inputs.iter().map(|value| value.as_ptr().cast_const()).collect();
         let mut outputs: Vec<_> = bound
             .iter()
             .map(|value| value.as_ref().map_or(ptr::null_mut(), OrtValue::as_ptr))
@@ -107,12 +104,7 @@ impl Session for OrtBlock {
         inputs: &[Tensor],
         mut outputs: Vec<Option<TensorMut>>,
     ) -> Result<Vec<Tensor>> {
-        check_run(
-            &self.label,
-            &self.inputs,
-            inputs,
-            (outputs.len(), self.outputs.len()),
-        )?;
+        check_run(&self.label, &self.inputs, inputs, (outputs.len(), self.outputs.len()))?;
         for ((name, dtype), bound) in self.outputs.iter().zip(&outputs) {
             if let Some(bound) = bound.as_ref().filter(|bound| bound.dtype() != *dtype) {
                 return Err(Error::usage(format!(
@@ -124,10 +116,7 @@ impl Session for OrtBlock {
         }
         let label = self.label.clone();
         let fail = |error: ort::Error| super::engine_error(&label, &error);
-        let values = inputs
-            .iter()
-            .map(OrtValue::over)
-            .collect::<ort::Result<Vec<_>>>();
+        let values = inputs.iter().map(OrtValue::over).collect::<ort::Result<Vec<_>>>();
         let values = values.map_err(&fail)?;
         let bound = outputs
             .iter_mut()

@@ -75,9 +75,7 @@ impl OrtValue {
         shape: &[usize],
     ) -> ort::Result<Self> {
         if location != Location::Host {
-            return Err(ort::Error::new(format!(
-                "memory at {location:?}, expected the host's"
-            )));
+            return Err(ort::Error::new(format!("memory at {location:?}, expected the host's")));
         }
         let shape: Vec<i64> = shape.iter().map(|&dim| dim as i64).collect();
         let info = MemoryInfo::host()?;
@@ -95,9 +93,7 @@ impl OrtValue {
                 &raw mut value,
             )
         })?;
-        NonNull::new(value)
-            .map(Self)
-            .ok_or_else(|| ort::Error::new("no value was made"))
+        NonNull::new(value).map(Self).ok_or_else(|| ort::Error::new("no value was made"))
     }
 
     fn of_strings(shape: &[usize], strings: &[Vec<u8>]) -> ort::Result<Self> {
@@ -155,12 +151,7 @@ impl OrtValue {
             check(unsafe { (ort::api().GetTensorElementType)(info, &raw mut element) })?;
             let dtype = dtype_from(element)
                 .ok_or_else(|| ort::Error::new(format!("element type {element:?}")))?;
-            Ok((
-                dtype,
-                dims.into_iter()
-                    .map(|dim| usize::try_from(dim).unwrap_or(0))
-                    .collect(),
-            ))
+            Ok((dtype, dims.into_iter().map(|dim| usize::try_from(dim).unwrap_or(0)).collect()))
         };
         let result = read();
         // SAFETY: the description is ours and is released once.
@@ -176,18 +167,12 @@ impl OrtValue {
             let strings = self.strings(element_count(&shape).unwrap_or(0))?;
             return Tensor::from_strings(&shape, strings).map_err(wrong);
         }
-        let len = element_count(&shape)
-            .and_then(|count| dtype.bytes(count))
-            .unwrap_or(0);
+        let len = element_count(&shape).and_then(|count| dtype.bytes(count)).unwrap_or(0);
         let mut data = ptr::null_mut();
         // SAFETY: the value is a tensor whose elements have a fixed size.
         check(unsafe { (ort::api().GetTensorMutableData)(self.as_ptr(), &raw mut data) })?;
         let address = NonNull::new(data.cast()).unwrap_or(NonNull::dangling());
-        let region: Arc<dyn Region> = Arc::new(ValueRegion {
-            address,
-            len,
-            _value: self,
-        });
+        let region: Arc<dyn Region> = Arc::new(ValueRegion { address, len, _value: self });
         Tensor::from_region(dtype, &shape, region).map_err(wrong)
     }
 
@@ -280,9 +265,7 @@ impl MemoryInfo {
                 &raw mut info,
             )
         })?;
-        NonNull::new(info)
-            .map(Self)
-            .ok_or_else(|| ort::Error::new("no memory description"))
+        NonNull::new(info).map(Self).ok_or_else(|| ort::Error::new("no memory description"))
     }
 }
 
@@ -305,87 +288,36 @@ const ELEMENTS: &[(DType, ElementType)] = &[
     (DType::F32, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT),
     (DType::U8, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8),
     (DType::I8, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8),
-    (
-        DType::U16,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16,
-    ),
+    (DType::U16, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16),
     (DType::I16, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16),
     (DType::I32, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32),
     (DType::I64, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64),
-    (
-        DType::String,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING,
-    ),
+    (DType::String, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING),
     (DType::Bool, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL),
-    (
-        DType::F16,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
-    ),
-    (
-        DType::F64,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
-    ),
-    (
-        DType::U32,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32,
-    ),
-    (
-        DType::U64,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64,
-    ),
-    (
-        DType::C64,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64,
-    ),
-    (
-        DType::C128,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128,
-    ),
-    (
-        DType::BF16,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16,
-    ),
-    (
-        DType::F8E4M3FN,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN,
-    ),
-    (
-        DType::F8E4M3FNUZ,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ,
-    ),
-    (
-        DType::F8E5M2,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2,
-    ),
-    (
-        DType::F8E5M2FNUZ,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ,
-    ),
+    (DType::F16, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16),
+    (DType::F64, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE),
+    (DType::U32, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32),
+    (DType::U64, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64),
+    (DType::C64, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64),
+    (DType::C128, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128),
+    (DType::BF16, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16),
+    (DType::F8E4M3FN, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN),
+    (DType::F8E4M3FNUZ, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ),
+    (DType::F8E5M2, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2),
+    (DType::F8E5M2FNUZ, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ),
     (DType::U4, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4),
     (DType::I4, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4),
-    (
-        DType::F4E2M1,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1,
-    ),
+    (DType::F4E2M1, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1),
     (DType::U2, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2),
     (DType::I2, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2),
-    (
-        DType::F8E8M0,
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0,
-    ),
+    (DType::F8E8M0, ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0),
 ];
 
 fn element_type(dtype: DType) -> ElementType {
     let found = ELEMENTS.iter().find(|(known, _)| *known == dtype);
-    found.map_or(
-        ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
-        |(_, element)| *element,
-    )
+    found.map_or(ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, |(_, element)| *element)
 }
 
 fn dtype_from(element: ElementType) -> Option<DType> {
-    ELEMENTS
-        .iter()
-        .find(|(_, known)| *known == element)
-        .map(|(dtype, _)| *dtype)
+    ELEMENTS.iter().find(|(_, known)| *known == element).map(|(dtype, _)| *dtype)
 }

@@ -70,11 +70,8 @@ pub(super) fn to_rten<'a>(label: &str, tensor: &'a Tensor) -> Result<ValueOrView
 /// A result of rten as a tensor of the dtype that the block declares.
 pub(super) fn from_rten(label: &str, name: &str, dtype: DType, value: Value) -> Result<Tensor> {
     let found = format!("{:?}", value.dtype());
-    let wrong = || {
-        Error::engine(format!(
-            "{label}: output {name} is {dtype}, and rten computed {found}"
-        ))
-    };
+    let wrong =
+        || Error::engine(format!("{label}: output {name} is {dtype}, and rten computed {found}"));
     macro_rules! take {
         ($variant:ident) => {
             match value {

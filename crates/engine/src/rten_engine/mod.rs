@@ -36,10 +36,7 @@ impl Rten {
                 options.device
             )));
         }
-        let mut pools = self
-            .pools
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut pools = self.pools.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let threads = options.threads;
         let pool = || Arc::new(ThreadPool::with_num_threads(threads.get()));
         Ok(Arc::clone(pools.entry(threads).or_insert_with(pool)))
@@ -77,10 +74,7 @@ impl Engine for Rten {
         let model = settings.load(program.file().to_vec());
         let model = model.map_err(|error| load_error(&label, &error))?;
         let ports = |ports: &[tessera_graph::BlockPort]| {
-            ports
-                .iter()
-                .map(|port| (port.name.clone(), port.dtype))
-                .collect::<Vec<_>>()
+            ports.iter().map(|port| (port.name.clone(), port.dtype)).collect::<Vec<_>>()
         };
         let session = RtenBlock::new(
             model,
@@ -121,9 +115,7 @@ impl Engine for Rten {
 
 /// The weight where it is if it is aligned for its elements, as in a repository it is; else a copy.
 fn aligned(weight: &Tensor) -> Result<Tensor> {
-    let bytes = weight
-        .bytes()
-        .ok_or_else(|| Error::unsupported("a weight is not on the host"))?;
+    let bytes = weight.bytes().ok_or_else(|| Error::unsupported("a weight is not on the host"))?;
     if bytes.as_ptr().addr().is_multiple_of(8) {
         return Ok(weight.clone());
     }
@@ -141,9 +133,7 @@ fn load_error(label: &str, error: &rten::LoadError) -> Error {
 
 fn node_id(model: &Model, label: &str, name: &str) -> Result<NodeId> {
     model.find_node(name).ok_or_else(|| {
-        Error::engine(format!(
-            "{label}: rten dropped the tensor \"{name}\" while loading"
-        ))
+        Error::engine(format!("{label}: rten dropped the tensor \"{name}\" while loading"))
     })
 }
 
@@ -171,10 +161,7 @@ impl RtenBlock {
         pool: Arc<ThreadPool>,
     ) -> Result<Self> {
         let ids = |ports: &[(String, DType)]| {
-            ports
-                .iter()
-                .map(|(name, _)| node_id(&model, &label, name))
-                .collect::<Result<Vec<_>>>()
+            ports.iter().map(|(name, _)| node_id(&model, &label, name)).collect::<Result<Vec<_>>>()
         };
         let (input_ids, output_ids) = (ids(&inputs)?, ids(&outputs)?);
         Ok(Self {
@@ -198,12 +185,7 @@ impl Session for RtenBlock {
 
     fn run(&mut self, inputs: &[Tensor], outputs: Vec<Option<TensorMut>>) -> Result<Vec<Tensor>> {
         let given = if self.any_input_dtype { &[] } else { inputs };
-        check_run(
-            &self.label,
-            &self.inputs,
-            given,
-            (outputs.len(), self.outputs.len()),
-        )?;
+        check_run(&self.label, &self.inputs, given, (outputs.len(), self.outputs.len()))?;
         let values = self
             .input_ids
             .iter()

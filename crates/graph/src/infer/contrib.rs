@@ -44,9 +44,7 @@ pub(crate) fn dims(operator: &Operator<'_>) -> Vec<Dims> {
         "EmbedLayerNormalization" => return embedding(operator),
         "BiasSplitGelu" => operator.same(0).map(|mut dims| {
             if let Some(last) = dims.last_mut() {
-                *last = last
-                    .fixed()
-                    .map_or(Dim::Unknown, |size| Dim::Fixed(size / 2));
+                *last = last.fixed().map_or(Dim::Unknown, |size| Dim::Fixed(size / 2));
             }
             dims
         }),
@@ -54,9 +52,7 @@ pub(crate) fn dims(operator: &Operator<'_>) -> Vec<Dims> {
         "QLinearWhere" => broadcast_some(operator, &[0, 1, 4]),
         "QLinearConcat" => {
             let quantised = operator.inputs.iter().skip(2).step_by(3);
-            let inputs: Vec<_> = quantised
-                .map(|fact| fact.and_then(|fact| fact.dims()))
-                .collect();
+            let inputs: Vec<_> = quantised.map(|fact| fact.and_then(|fact| fact.dims())).collect();
             indexing::concat(operator, &inputs)
         }
         "QLinearReduceMean" => reduction::reduce_from(operator, usize::MAX),

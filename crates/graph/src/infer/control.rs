@@ -34,29 +34,14 @@ pub(crate) fn is_control(operator: &Operator<'_>) -> bool {
 
 /// The bodies of an operator: two for an `If`, one for a `Loop` or a `Scan`.
 pub(crate) fn bodies<'a>(operator: &Operator<'a>) -> Vec<Body<'a>> {
-    let body = |name: &str| {
-        operator
-            .attribute(name)
-            .and_then(|attribute| attribute.g.as_ref())
-    };
+    let body = |name: &str| operator.attribute(name).and_then(|attribute| attribute.g.as_ref());
     match operator.op_type {
         "If" => {
             let branches = ["then_branch", "else_branch"].into_iter().filter_map(body);
-            branches
-                .map(|graph| Body {
-                    graph,
-                    inputs: Vec::new(),
-                })
-                .collect()
+            branches.map(|graph| Body { graph, inputs: Vec::new() }).collect()
         }
-        "Loop" => body("body")
-            .map(|graph| loop_body(operator, graph))
-            .into_iter()
-            .collect(),
-        "Scan" => body("body")
-            .map(|graph| scan_body(operator, graph))
-            .into_iter()
-            .collect(),
+        "Loop" => body("body").map(|graph| loop_body(operator, graph)).into_iter().collect(),
+        "Scan" => body("body").map(|graph| scan_body(operator, graph)).into_iter().collect(),
         _ => Vec::new(),
     }
 }
@@ -64,19 +49,15 @@ pub(crate) fn bodies<'a>(operator: &Operator<'a>) -> Vec<Body<'a>> {
 /// What is known of the outputs of an operator with bodies.
 pub(crate) fn outputs(operator: &Operator<'_>) -> Vec<Fact> {
     let bodies = bodies(operator);
-    let mut results: Vec<Vec<Fact>> = bodies
-        .iter()
-        .map(|body| run_body(body, operator, &mut |_, _| {}))
-        .collect();
+    let mut results: Vec<Vec<Fact>> =
+        bodies.iter().map(|body| run_body(body, operator, &mut |_, _| {})).collect();
     let mut outputs = match (operator.op_type, results.as_mut_slice()) {
         ("If", [then, otherwise]) => match operator.single(0).and_then(|taken| taken.integer()) {
             Some(0) => std::mem::take(otherwise),
             Some(_) => std::mem::take(then),
             None => {
                 let branches = std::mem::take(then).into_iter().zip(otherwise.iter());
-                branches
-                    .map(|(then, otherwise)| then.either(otherwise))
-                    .collect()
+                branches.map(|(then, otherwise)| then.either(otherwise)).collect()
             }
         },
         ("Loop", [result]) => loop_outputs(&bodies, std::mem::take(result)),
@@ -96,18 +77,12 @@ pub(crate) fn run_body(
     let mut scope = Scope::within(operator.scope);
     if scope.depth > DEEPEST {
         let declared = body.graph.output.iter().map(declared);
-        return declared
-            .map(|declared| Fact::default().or_declared(declared.as_ref()))
-            .collect();
+        return declared.map(|declared| Fact::default().or_declared(declared.as_ref())).collect();
     }
     for tensor in &body.graph.initializer {
         scope.insert(tensor.name().to_owned(), Fact::of_tensor(tensor));
     }
-    let known = body
-        .inputs
-        .iter()
-        .cloned()
-        .chain(std::iter::repeat_with(Fact::default));
+    let known = body.inputs.iter().cloned().chain(std::iter::repeat_with(Fact::default));
     for (input, fact) in body.graph.input.iter().zip(known) {
         let fact = fact.or_declared(declared(input).as_ref());
         scope.insert(input.name().to_owned(), fact);
@@ -139,13 +114,9 @@ pub(crate) fn scan_length(operator: &Operator<'_>) -> Dim {
     };
     let lengths = (0..operator.inputs.len().saturating_sub(states)).map(|place| {
         let dims = operator.dims(states.saturating_add(place))?;
-        dims.get(axis_of(at(operator, "scan_input_axes", place), dims.len())?)
-            .cloned()
+        dims.get(axis_of(at(operator, "scan_input_axes", place), dims.len())?).cloned()
     });
-    lengths
-        .flatten()
-        .find(|length| length.fixed().is_some())
-        .unwrap_or(Dim::Unknown)
+    lengths.flatten().find(|length| length.fixed().is_some()).unwrap_or(Dim::Unknown)
 }
 
 /// The value of a `Constant`: in a graph these are weights, in a body they stay nodes.
@@ -154,11 +125,7 @@ fn constant(node: &NodeProto) -> Option<Vec<Fact>> {
         return None;
     }
     let value = constants::constant_value(&mut node.clone());
-    Some(vec![
-        value
-            .map(|weight| Fact::of_weight(&weight))
-            .unwrap_or_default(),
-    ])
+    Some(vec![value.map(|weight| Fact::of_weight(&weight)).unwrap_or_default()])
 }
 
 fn declared(info: &ValueInfoProto) -> Option<TensorType> {
@@ -185,10 +152,7 @@ fn loop_body<'a>(operator: &Operator<'a>, graph: &'a GraphProto) -> Body<'a> {
 }
 
 fn loop_outputs(bodies: &[Body<'_>], result: Vec<Fact>) -> Vec<Fact> {
-    let carried = bodies
-        .first()
-        .map(|body| body.inputs.as_slice())
-        .unwrap_or_default();
+    let carried = bodies.first().map(|body| body.inputs.as_slice()).unwrap_or_default();
     let carried = carried.get(2..).unwrap_or_default();
     let mut result = result.into_iter().skip(1);
     // No iteration at all leaves what was carried in.
@@ -196,9 +160,7 @@ fn loop_outputs(bodies: &[Body<'_>], result: Vec<Fact>) -> Vec<Fact> {
         .iter()
         .map(|before| before.clone().either(&result.next().unwrap_or_default()))
         .collect();
-    last.into_iter()
-        .chain(result.map(|fact| stacked(fact, 0, Dim::Unknown)))
-        .collect()
+    last.into_iter().chain(result.map(|fact| stacked(fact, 0, Dim::Unknown))).collect()
 }
 
 /// The number of carried states, and of inputs that are scanned; `None` before opset 9.
@@ -211,32 +173,17 @@ fn scan_inputs(operator: &Operator<'_>) -> Option<(usize, usize)> {
 }
 
 fn at(operator: &Operator<'_>, name: &str, place: usize) -> i64 {
-    operator
-        .integers(name)
-        .and_then(|axes| axes.get(place))
-        .copied()
-        .unwrap_or(0)
+    operator.integers(name).and_then(|axes| axes.get(place)).copied().unwrap_or(0)
 }
 
 fn scan_body<'a>(operator: &Operator<'a>, graph: &'a GraphProto) -> Body<'a> {
     let Some((states, scanned)) = scan_inputs(operator) else {
-        return Body {
-            graph,
-            inputs: Vec::new(),
-        };
+        return Body { graph, inputs: Vec::new() };
     };
-    let initial = |place: usize| {
-        operator
-            .input(place)
-            .cloned()
-            .unwrap_or_default()
-            .without_elements()
-    };
+    let initial =
+        |place: usize| operator.input(place).cloned().unwrap_or_default().without_elements();
     let slice = |place: usize| {
-        let fact = operator
-            .input(states.saturating_add(place))
-            .cloned()
-            .unwrap_or_default();
+        let fact = operator.input(states.saturating_add(place)).cloned().unwrap_or_default();
         unstacked(fact, at(operator, "scan_input_axes", place))
     };
     let slices: Vec<Fact> = (0..scanned).map(slice).collect();
@@ -253,26 +200,16 @@ fn scan_outputs(operator: &Operator<'_>, bodies: &[Body<'_>], result: Vec<Fact>)
     let Some((states, _)) = scan_inputs(operator) else {
         return result.into_iter().map(Fact::of_any_shape).collect();
     };
-    let carried = bodies
-        .first()
-        .map(|body| body.inputs.as_slice())
-        .unwrap_or_default();
+    let carried = bodies.first().map(|body| body.inputs.as_slice()).unwrap_or_default();
     let length = scan_length(operator);
     let each =
-        result
-            .into_iter()
-            .enumerate()
-            .map(|(place, fact)| match place.checked_sub(states) {
-                None => match carried.get(place) {
-                    Some(before) => before.clone().either(&fact),
-                    None => fact,
-                },
-                Some(place) => stacked(
-                    fact,
-                    at(operator, "scan_output_axes", place),
-                    length.clone(),
-                ),
-            });
+        result.into_iter().enumerate().map(|(place, fact)| match place.checked_sub(states) {
+            None => match carried.get(place) {
+                Some(before) => before.clone().either(&fact),
+                None => fact,
+            },
+            Some(place) => stacked(fact, at(operator, "scan_output_axes", place), length.clone()),
+        });
     each.collect()
 }
 

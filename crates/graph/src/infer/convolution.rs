@@ -74,10 +74,8 @@ impl<'a> Window<'a> {
             if same {
                 return Some((size + step.stride - 1) / step.stride);
             }
-            let room = size
-                .checked_add(step.begin)?
-                .checked_add(step.end)?
-                .checked_sub(step.extent)?;
+            let room =
+                size.checked_add(step.begin)?.checked_add(step.end)?.checked_sub(step.extent)?;
             if room < 0 {
                 return None;
             }
@@ -87,11 +85,7 @@ impl<'a> Window<'a> {
             let windows = (room + step.stride - 1) / step.stride + 1;
             // A window that would start in the padding at the end is left out.
             let last = (windows - 1).checked_mul(step.stride)?;
-            Some(if last >= size.checked_add(step.begin)? {
-                windows - 1
-            } else {
-                windows
-            })
+            Some(if last >= size.checked_add(step.begin)? { windows - 1 } else { windows })
         };
         fixed(windows())
     }
@@ -119,8 +113,7 @@ impl<'a> Window<'a> {
 }
 
 fn fixed(size: Option<i128>) -> Dim {
-    size.and_then(|size| usize::try_from(size).ok())
-        .map_or(Dim::Unknown, Dim::Fixed)
+    size.and_then(|size| usize::try_from(size).ok()).map_or(Dim::Unknown, Dim::Fixed)
 }
 
 /// The sizes of the window: the attribute, or else the weights' spatial dimensions.
@@ -168,14 +161,10 @@ pub(crate) fn transposed(operator: &Operator<'_>) -> Dims {
         _ => (None, Default::default()),
     };
     let groups = usize::try_from(operator.integer("group", 1)).ok();
-    let channels = per_group
-        .zip(groups)
-        .and_then(|(each, groups)| each.checked_mul(groups));
+    let channels = per_group.zip(groups).and_then(|(each, groups)| each.checked_mul(groups));
     let window = Window::of(operator, spatial.len());
     let extra = operator.integers("output_padding").unwrap_or_default();
-    let given = operator
-        .integers("output_shape")
-        .filter(|given| given.len() == spatial.len());
+    let given = operator.integers("output_shape").filter(|given| given.len() == spatial.len());
     let mut dims = vec![batch.clone(), channels.map_or(Dim::Unknown, Dim::Fixed)];
     dims.extend(spatial.iter().enumerate().map(|(axis, size)| {
         match given.and_then(|given| given.get(axis)) {
@@ -217,26 +206,13 @@ pub(crate) fn global(operator: &Operator<'_>) -> Dims {
 
 /// The dimensions that a pool over regions gives: a batch per region.
 pub(crate) fn regions(operator: &Operator<'_>) -> Dims {
-    let channels = operator
-        .dims(0)
-        .and_then(|dims| dims.get(1))
-        .cloned()
-        .unwrap_or(Dim::Unknown);
-    let regions = operator
-        .dims(1)
-        .and_then(<[Dim]>::first)
-        .cloned()
-        .unwrap_or(Dim::Unknown);
+    let channels = operator.dims(0).and_then(|dims| dims.get(1)).cloned().unwrap_or(Dim::Unknown);
+    let regions = operator.dims(1).and_then(<[Dim]>::first).cloned().unwrap_or(Dim::Unknown);
     let size = |place: usize, name: &str| match operator.integers("pooled_shape") {
         Some(sizes) => fixed(sizes.get(place).map(|&size| size.into())),
         None => fixed(Some(operator.integer(name, 1).into())),
     };
-    Some(vec![
-        regions,
-        channels,
-        size(0, "output_height"),
-        size(1, "output_width"),
-    ])
+    Some(vec![regions, channels, size(0, "output_height"), size(1, "output_width")])
 }
 
 #[cfg(test)]
@@ -273,10 +249,7 @@ mod tests {
         let same = vec![string("auto_pad", "SAME_UPPER"), ints("strides", &[2, 1])];
         assert_eq!(conv(same), "f32[n,8,8,15]");
         assert_eq!(conv(vec![ints("strides", &[0, -1])]), "f32[n,8,?,?]");
-        assert_eq!(
-            conv(vec![ints("dilations", &[i64::MAX, 1])]),
-            "f32[n,8,?,13]"
-        );
+        assert_eq!(conv(vec![ints("dilations", &[i64::MAX, 1])]), "f32[n,8,?,13]");
     }
 
     #[test]

@@ -40,11 +40,7 @@ fn standard(operator: &Operator<'_>, index: usize) -> Kind {
     let is_other = || operator.input(0).is_some_and(|fact| fact.other);
     if matches!(name, "Identity" | "OptionalGetElement") && is_other() {
         // The element of an optional may be a sequence or a tensor.
-        return if name == "Identity" {
-            Kind::Other
-        } else {
-            Kind::Unknown
-        };
+        return if name == "Identity" { Kind::Other } else { Kind::Unknown };
     }
     if compares(name) {
         return Kind::Tensor(DType::Bool);
@@ -77,23 +73,18 @@ fn standard(operator: &Operator<'_>, index: usize) -> Kind {
         ("Cast", _) => cast_target(operator),
         ("BitCast", _) => operator.named_dtype("to"),
         ("CastLike", _) => input(1),
-        ("QuantizeLinear", _) => operator
-            .named_dtype("output_dtype")
-            .or(input(2))
-            .or(Some(DType::U8)),
-        ("DequantizeLinear", _) => operator
-            .named_dtype("output_dtype")
-            .or(input(1))
-            .or(Some(DType::F32)),
+        ("QuantizeLinear", _) => {
+            operator.named_dtype("output_dtype").or(input(2)).or(Some(DType::U8))
+        }
+        ("DequantizeLinear", _) => {
+            operator.named_dtype("output_dtype").or(input(1)).or(Some(DType::F32))
+        }
         ("DynamicQuantizeLinear", 1) => Some(DType::F32),
         ("DynamicQuantizeLinear", _) => Some(DType::U8),
         ("QLinearConv" | "QLinearMatMul", _) => input(7).or(input(0)),
         ("ConvInteger" | "MatMulInteger", _) => Some(DType::I32),
         ("ConstantOfShape", _) => match operator.attribute("value") {
-            Some(value) => value
-                .t
-                .as_ref()
-                .and_then(|tensor| DType::from_onnx(tensor.data_type())),
+            Some(value) => value.t.as_ref().and_then(|tensor| DType::from_onnx(tensor.data_type())),
             None => Some(DType::F32),
         },
         ("Bernoulli" | "EyeLike" | "RandomNormalLike" | "RandomUniformLike", _) => {
@@ -187,11 +178,7 @@ fn keeps_dtype(name: &str) -> bool {
 /// The first dtype that is known among the inputs `start`, `start + step`, …
 fn first_known(operator: &Operator<'_>, start: usize, step: usize) -> Option<DType> {
     let mut inputs = operator.inputs.iter().skip(start).step_by(step.max(1));
-    inputs.find_map(|input| {
-        input
-            .and_then(|fact| fact.tensor.as_ref())
-            .map(|tensor| tensor.dtype)
-    })
+    inputs.find_map(|input| input.and_then(|fact| fact.tensor.as_ref()).map(|tensor| tensor.dtype))
 }
 
 /// The dtype that `Cast` gives: a number, before opset 6 a name.
@@ -206,9 +193,7 @@ fn cast_target(operator: &Operator<'_>) -> Option<DType> {
 fn machine_learning(operator: &Operator<'_>, index: usize) -> Kind {
     let has = |name: &str| operator.attribute(name).is_some();
     let has_text = |name: &str| {
-        operator
-            .attribute(name)
-            .is_some_and(|attribute| !attribute.strings.is_empty())
+        operator.attribute(name).is_some_and(|attribute| !attribute.strings.is_empty())
     };
     let mapped = || match operator.dtype(0)? {
         DType::String => Some(DType::I64),
@@ -217,11 +202,7 @@ fn machine_learning(operator: &Operator<'_>, index: usize) -> Kind {
     Kind::of(match (operator.op_type, index) {
         ("ZipMap", _) => return Kind::Other,
         ("LinearClassifier" | "SVMClassifier" | "TreeEnsembleClassifier", 0) => {
-            Some(if has_text("classlabels_strings") {
-                DType::String
-            } else {
-                DType::I64
-            })
+            Some(if has_text("classlabels_strings") { DType::String } else { DType::I64 })
         }
         ("LinearClassifier" | "SVMClassifier" | "TreeEnsembleClassifier", _)
         | ("FeatureVectorizer" | "LinearRegressor" | "Normalizer" | "OneHotEncoder", _)
@@ -271,11 +252,9 @@ fn contrib(operator: &Operator<'_>, index: usize) -> Kind {
         ("BitmaskBiasDropout" | "BitmaskDropout", 1) => Some(DType::U32),
         ("BeamSearch" | "GreedySearch" | "Sampling" | "WhisperBeamSearch", 0) => Some(DType::I32),
         ("Tokenizer", _) => Some(DType::String),
-        ("MurmurHash3", _) => Some(if operator.integer("positive", 1) != 0 {
-            DType::U32
-        } else {
-            DType::I32
-        }),
+        ("MurmurHash3", _) => {
+            Some(if operator.integer("positive", 1) != 0 { DType::U32 } else { DType::I32 })
+        }
         (name, 0) if keeps_first_dtype(name) => input(0),
         (
             "Attention"
@@ -390,7 +369,9 @@ mod tests {
         let full = builder.node("Cast", &[&x], [int("to", 1)]);
         let quantised = builder.node_multi("DynamicQuantizeLinear", &[&full], 3, []);
         let like = builder.node("CastLike", &[&x, &full], []);
-        builder.output(&like);
+        for output in [&like, &top[0], &dropped[1], &quantised[0]] {
+            builder.output(output);
+        }
         let graph = graph_of(builder);
         let types = types_of(&graph);
         for (value, expected) in [

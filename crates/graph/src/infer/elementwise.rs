@@ -112,14 +112,9 @@ pub(crate) fn broadcast_all(operator: &Operator<'_>) -> Dims {
     if operator.integer("broadcast", 0) != 0 {
         return operator.same(0);
     }
-    let shapes: Option<Vec<&[Dim]>> = operator
-        .inputs
-        .iter()
-        .map(|input| input.and_then(|fact| fact.dims()))
-        .collect();
-    shapes
-        .filter(|shapes| !shapes.is_empty())
-        .map(|shapes| broadcast(&shapes))
+    let shapes: Option<Vec<&[Dim]>> =
+        operator.inputs.iter().map(|input| input.and_then(|fact| fact.dims())).collect();
+    shapes.filter(|shapes| !shapes.is_empty()).map(|shapes| broadcast(&shapes))
 }
 
 /// The dimensions of the inputs at these places, broadcast.
@@ -176,10 +171,7 @@ mod tests {
         let (one, three, n) = (Dim::Fixed(1), Dim::Fixed(3), symbol("n"));
         let first = [n.clone(), one.clone(), three.clone()];
         let second = [Dim::Fixed(5), one];
-        assert_eq!(
-            broadcast(&[&first, &second]),
-            [n.clone(), Dim::Fixed(5), three.clone()]
-        );
+        assert_eq!(broadcast(&[&first, &second]), [n.clone(), Dim::Fixed(5), three.clone()]);
         assert_eq!(broadcast_dim(&n, &three), three);
         assert_eq!(broadcast_dim(&n, &n), n);
         assert_eq!(broadcast_dim(&n, &symbol("m")), Dim::Unknown);

@@ -27,10 +27,7 @@ impl Fact {
     /// A tensor of this type.
     pub(crate) fn of(mut tensor: TensorType) -> Self {
         tensor.dims = tensor.dims.filter(|dims| dims.len() <= HIGHEST_RANK);
-        Self {
-            tensor: Some(tensor),
-            ..Self::default()
-        }
+        Self { tensor: Some(tensor), ..Self::default() }
     }
 
     /// A tensor of one element.
@@ -40,10 +37,7 @@ impl Fact {
 
     /// Something that is no tensor.
     pub(crate) fn no_tensor() -> Self {
-        Self {
-            other: true,
-            ..Self::default()
-        }
+        Self { other: true, ..Self::default() }
     }
 
     /// All that a constant tells.
@@ -102,31 +96,18 @@ impl Fact {
                 let dims = match (first.dims, &second.dims) {
                     (Some(first), Some(second)) if first.len() == second.len() => {
                         let common = |(first, second): (Dim, &Dim)| {
-                            if first == *second {
-                                first
-                            } else {
-                                Dim::Unknown
-                            }
+                            if first == *second { first } else { Dim::Unknown }
                         };
                         Some(first.into_iter().zip(second).map(common).collect())
                     }
                     _ => None,
                 };
-                Some(TensorType {
-                    dtype: second.dtype,
-                    dims,
-                })
+                Some(TensorType { dtype: second.dtype, dims })
             }
             _ => None,
         };
-        let elements = self
-            .elements
-            .filter(|elements| Some(elements) == second.elements.as_ref());
-        Self {
-            tensor,
-            elements,
-            other: self.other && second.other,
-        }
+        let elements = self.elements.filter(|elements| Some(elements) == second.elements.as_ref());
+        Self { tensor, elements, other: self.other && second.other }
     }
 
     /// The same, its gaps filled with what the file declares.
@@ -137,10 +118,7 @@ impl Fact {
         let Some(tensor) = &mut self.tensor else {
             return Self::of(declared.clone());
         };
-        let Some(declared) = declared
-            .dims
-            .as_ref()
-            .filter(|dims| dims.len() <= HIGHEST_RANK)
+        let Some(declared) = declared.dims.as_ref().filter(|dims| dims.len() <= HIGHEST_RANK)
         else {
             return self;
         };

@@ -20,15 +20,9 @@ impl Given {
         let mut fixed_by: HashMap<&str, &str> = HashMap::new();
         let mut problems = Vec::new();
         for (name, shape) in shapes {
-            let found = graph
-                .inputs()
-                .iter()
-                .find(|&&id| graph.value_name(id) == name);
+            let found = graph.inputs().iter().find(|&&id| graph.value_name(id) == name);
             let Some(&id) = found else {
-                problems.push(format!(
-                    "no input \"{name}\", the model has {}",
-                    listed(graph)
-                ));
+                problems.push(format!("no input \"{name}\", the model has {}", listed(graph)));
                 continue;
             };
             given.inputs.insert(id, shape.clone());
@@ -64,11 +58,7 @@ impl Given {
                 }
             }
         }
-        if problems.is_empty() {
-            Ok(given)
-        } else {
-            Err(Error::usage(problems.join("; ")))
-        }
+        if problems.is_empty() { Ok(given) } else { Err(Error::usage(problems.join("; "))) }
     }
 
     /// The type of an input: as given, or as declared with the fixed symbols in place.
@@ -100,25 +90,15 @@ impl Given {
 
 fn listed(graph: &Graph) -> String {
     let inputs = graph.inputs().iter().map(|&id| {
-        let declared = graph
-            .declared_type(id)
-            .map_or(String::new(), ToString::to_string);
+        let declared = graph.declared_type(id).map_or(String::new(), ToString::to_string);
         format!("\"{}\" {declared}", graph.value_name(id))
     });
     let inputs: Vec<String> = inputs.collect();
-    if inputs.is_empty() {
-        "none".to_owned()
-    } else {
-        inputs.join(", ")
-    }
+    if inputs.is_empty() { "none".to_owned() } else { inputs.join(", ") }
 }
 
 fn joined(shape: &[usize]) -> String {
-    shape
-        .iter()
-        .map(usize::to_string)
-        .collect::<Vec<_>>()
-        .join(",")
+    shape.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -132,12 +112,7 @@ mod tests {
 
     fn two_inputs() -> Graph {
         let mut builder = GraphBuilder::new("two");
-        let dims = [
-            symbol("batch"),
-            Dim::Fixed(3),
-            Dim::Fixed(224),
-            Dim::Fixed(224),
-        ];
+        let dims = [symbol("batch"), Dim::Fixed(3), Dim::Fixed(224), Dim::Fixed(224)];
         let x = builder.input("x", DType::F32, dims);
         let y = builder.input("y", DType::F32, [symbol("batch"), symbol("length")]);
         let size = builder.node("Size", &[&x], []);
@@ -148,16 +123,11 @@ mod tests {
     }
 
     fn given(shapes: &[(&str, &[usize])]) -> BTreeMap<String, Vec<usize>> {
-        shapes
-            .iter()
-            .map(|(name, shape)| ((*name).to_owned(), shape.to_vec()))
-            .collect()
+        shapes.iter().map(|(name, shape)| ((*name).to_owned(), shape.to_vec())).collect()
     }
 
     fn message(shapes: &[(&str, &[usize])]) -> String {
-        infer(&two_inputs(), &given(shapes))
-            .unwrap_err()
-            .to_string()
+        infer(&two_inputs(), &given(shapes)).unwrap_err().to_string()
     }
 
     #[test]
@@ -189,10 +159,7 @@ mod tests {
     #[test]
     fn a_name_that_is_no_input_is_refused_with_those_that_are() {
         let message = message(&[("x", &[1]), ("z", &[1])]);
-        assert!(
-            message.contains("input \"x\": shape 1 has 1 dimensions"),
-            "{message}"
-        );
+        assert!(message.contains("input \"x\": shape 1 has 1 dimensions"), "{message}");
         assert!(
             message.contains("no input \"z\", the model has \"x\" f32[batch,3,224,224], \"y\"")
         );

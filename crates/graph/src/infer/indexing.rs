@@ -12,11 +12,7 @@ pub(crate) fn shape_part<'d>(operator: &Operator<'_>, dims: &'d [Dim]) -> Option
     let rank = i64::try_from(dims.len()).ok()?;
     let place = |name: &str, default: i64| {
         let place = operator.integer(name, default);
-        let place = if place < 0 {
-            place.saturating_add(rank)
-        } else {
-            place
-        };
+        let place = if place < 0 { place.saturating_add(rank) } else { place };
         usize::try_from(place.clamp(0, rank)).ok()
     };
     let (start, end) = (place("start", 0)?, place("end", rank)?);
@@ -60,9 +56,7 @@ impl Cut {
 
     fn size(&self, dim: &Dim) -> Dim {
         if let Some(size) = dim.fixed() {
-            return self
-                .range(size)
-                .map_or(Dim::Unknown, |(_, count)| Dim::Fixed(count));
+            return self.range(size).map_or(Dim::Unknown, |(_, count)| Dim::Fixed(count));
         }
         // Of a size that is not fixed, only the whole is known: `x[0:]`, or up to that very size.
         let to_end = match &self.end {
@@ -95,12 +89,7 @@ pub(crate) fn cuts(operator: &Operator<'_>, rank: usize) -> Option<Vec<Cut>> {
     parts
         .map(|(((axis, start), end), step)| {
             let axis = axis_of(axis, rank)?;
-            Some(Cut {
-                axis,
-                start,
-                end,
-                step,
-            })
+            Some(Cut { axis, start, end, step })
         })
         .collect()
 }
@@ -149,10 +138,7 @@ pub(crate) fn concat(operator: &Operator<'_>, inputs: &[Option<&[Dim]>]) -> Dims
 pub(crate) fn split(operator: &Operator<'_>) -> Vec<Dims> {
     let count = operator.output_count;
     // Outputs at the end that nobody uses are not counted, but take their part.
-    let parts = usize::try_from(operator.integer("num_outputs", 0))
-        .unwrap_or(0)
-        .max(count)
-        .max(1);
+    let parts = usize::try_from(operator.integer("num_outputs", 0)).unwrap_or(0).max(count).max(1);
     let Some(dims) = operator.dims(0) else {
         return Vec::new();
     };
@@ -166,13 +152,10 @@ pub(crate) fn split(operator: &Operator<'_>) -> Vec<Dims> {
     };
     let size = |index: usize| match &given {
         Some(sizes) => sizes.get(index).map_or(Dim::Unknown, Element::dim),
-        None => dims
-            .get(axis)
-            .and_then(Dim::fixed)
-            .map_or(Dim::Unknown, |whole| {
-                let part = whole.div_ceil(parts);
-                Dim::Fixed(part.min(whole.saturating_sub(part.saturating_mul(index))))
-            }),
+        None => dims.get(axis).and_then(Dim::fixed).map_or(Dim::Unknown, |whole| {
+            let part = whole.div_ceil(parts);
+            Dim::Fixed(part.min(whole.saturating_sub(part.saturating_mul(index))))
+        }),
     };
     let part = |index: usize| {
         let mut dims = dims.to_vec();
@@ -271,10 +254,7 @@ mod tests {
         ] {
             assert_eq!(part.range(size), Some(expected), "{part:?} of {size}");
         }
-        assert_eq!(
-            cut(-1, i64::MIN, -1).range(0).map(|(_, count)| count),
-            Some(0)
-        );
+        assert_eq!(cut(-1, i64::MIN, -1).range(0).map(|(_, count)| count), Some(0));
         assert_eq!(cut(0, 1, 0).range(10), None);
     }
 
@@ -310,6 +290,7 @@ mod tests {
         let equal = builder.node_multi("Split", &[&x], 2, []);
         let joined = builder.node("Concat", &[&given[0], &given[1]], [int("axis", -1)]);
         builder.output(&joined);
+        builder.output(&equal[1]);
         let graph = graph_of(builder);
         let types = types_of(&graph);
         assert_eq!(shown(&graph, &types, &given[1]), "f32[2,4]");

@@ -32,11 +32,7 @@ pub(crate) fn product(first: &[Dim], second: &[Dim]) -> Dims {
 /// The dimensions that `Gemm` gives, whose second matrix is the input at `place`.
 pub(crate) fn general(operator: &Operator<'_>, place: usize) -> Dims {
     let side = |input: usize, transposed: &str, axis: usize| {
-        let axis = if operator.integer(transposed, 0) != 0 {
-            1 - axis
-        } else {
-            axis
-        };
+        let axis = if operator.integer(transposed, 0) != 0 { 1 - axis } else { axis };
         match operator.dims(input) {
             Some([rows, columns]) => {
                 if axis == 0 {
@@ -85,11 +81,8 @@ pub(crate) fn einsum(operator: &Operator<'_>) -> Dims {
 
 /// The size behind each letter of an `Einsum`, and the letters of its output.
 pub(crate) fn einsum_letters(operator: &Operator<'_>) -> Option<(BTreeMap<char, Dim>, String)> {
-    let equation: String = operator
-        .text("equation")
-        .chars()
-        .filter(|c| !c.is_whitespace())
-        .collect();
+    let equation: String =
+        operator.text("equation").chars().filter(|c| !c.is_whitespace()).collect();
     let (inputs, output) = match equation.split_once("->") {
         Some((inputs, output)) => (inputs, Some(output)),
         None => (equation.as_str(), None),
@@ -100,13 +93,9 @@ pub(crate) fn einsum_letters(operator: &Operator<'_>) -> Option<(BTreeMap<char, 
     let mut letters: BTreeMap<char, Dim> = BTreeMap::new();
     let mut uses: BTreeMap<char, usize> = BTreeMap::new();
     for (place, term) in inputs.split(',').enumerate() {
-        let dims = operator
-            .dims(place)
-            .filter(|dims| dims.len() == term.chars().count());
+        let dims = operator.dims(place).filter(|dims| dims.len() == term.chars().count());
         for (axis, letter) in term.chars().enumerate() {
-            let dim = dims
-                .and_then(|dims| dims.get(axis))
-                .unwrap_or(&Dim::Unknown);
+            let dim = dims.and_then(|dims| dims.get(axis)).unwrap_or(&Dim::Unknown);
             let known = letters.entry(letter).or_insert_with(|| Dim::Fixed(1));
             *known = broadcast_dim(known, dim);
             let count = uses.entry(letter).or_insert(0);
@@ -116,11 +105,7 @@ pub(crate) fn einsum_letters(operator: &Operator<'_>) -> Option<(BTreeMap<char, 
     let output = match output {
         Some(output) => output.to_owned(),
         // Without an arrow: the letters that occur once, in alphabetical order.
-        None => uses
-            .iter()
-            .filter(|(_, count)| **count == 1)
-            .map(|(letter, _)| *letter)
-            .collect(),
+        None => uses.iter().filter(|(_, count)| **count == 1).map(|(letter, _)| *letter).collect(),
     };
     Some((letters, output))
 }

@@ -97,9 +97,7 @@ pub fn infer(graph: &Graph, shapes: &BTreeMap<String, Vec<usize>>) -> Result<Typ
         let outputs = evaluate(&Operator::of_node(node, &facts, &scope));
         for (id, fact) in node.outputs.iter().zip(outputs) {
             let Some(id) = *id else { continue };
-            let declared = graph
-                .declared_type(id)
-                .map(|declared| given.substitute(declared));
+            let declared = graph.declared_type(id).map(|declared| given.substitute(declared));
             if let Some(slot) = facts.get_mut(id.index()) {
                 *slot = fact.or_declared(declared.as_ref());
             }

@@ -16,10 +16,7 @@ struct Count<'a> {
 impl<'a> Count<'a> {
     /// The elements of a tensor of these dimensions; `None` where one is unknown.
     fn of(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Self> {
-        let mut count = Self {
-            fixed: 1,
-            symbols: Vec::new(),
-        };
+        let mut count = Self { fixed: 1, symbols: Vec::new() };
         for dim in dims {
             match dim {
                 Dim::Fixed(size) => count.fixed = count.fixed.checked_mul(*size)?,
@@ -55,18 +52,14 @@ pub(crate) fn reshape(operator: &Operator<'_>) -> Dims {
     let input = operator.dims(0);
     let keeps_zero = operator.integer("allowzero", 0) != 0;
     let dim = |(axis, element): (usize, &Element)| match element {
-        Element::Fixed(0) if !keeps_zero => input
-            .and_then(|dims| dims.get(axis))
-            .cloned()
-            .unwrap_or(Dim::Unknown),
+        Element::Fixed(0) if !keeps_zero => {
+            input.and_then(|dims| dims.get(axis)).cloned().unwrap_or(Dim::Unknown)
+        }
         element => element.dim(),
     };
     let mut dims: Vec<Dim> = wanted.iter().enumerate().map(dim).collect();
     // The elements stay as many, so one dimension that is -1 or not known follows from the others.
-    let unknown = dims
-        .iter()
-        .enumerate()
-        .filter(|(_, dim)| **dim == Dim::Unknown);
+    let unknown = dims.iter().enumerate().filter(|(_, dim)| **dim == Dim::Unknown);
     let unknown: Vec<usize> = unknown.map(|(axis, _)| axis).collect();
     if let ([axis], Some(input)) = (unknown.as_slice(), input) {
         let others = dims.iter().enumerate().filter(|(other, _)| other != axis);
@@ -84,15 +77,8 @@ pub(crate) fn flatten(operator: &Operator<'_>) -> Dims {
     let dims = operator.dims(0)?;
     // The axis may be the rank itself: everything goes to the front.
     let axis = axis_of(operator.integer("axis", 1), dims.len() + 1)?;
-    let axis = if operator.integer("axis", 1) < 0 {
-        axis.checked_sub(1)?
-    } else {
-        axis
-    };
-    let one = Count {
-        fixed: 1,
-        symbols: Vec::new(),
-    };
+    let axis = if operator.integer("axis", 1) < 0 { axis.checked_sub(1)? } else { axis };
+    let one = Count { fixed: 1, symbols: Vec::new() };
     let product =
         |dims: &[Dim]| Count::of(dims).map_or(Dim::Unknown, |count| count.divided_by(&one));
     Some(vec![product(dims.get(..axis)?), product(dims.get(axis..)?)])
@@ -107,10 +93,7 @@ pub(crate) fn transpose(operator: &Operator<'_>) -> Dims {
     if order.len() != dims.len() {
         return None;
     }
-    order
-        .iter()
-        .map(|&axis| dims.get(axis_of(axis, dims.len())?).cloned())
-        .collect()
+    order.iter().map(|&axis| dims.get(axis_of(axis, dims.len())?).cloned()).collect()
 }
 
 /// The dimensions that `Squeeze` gives.
@@ -148,22 +131,13 @@ pub(crate) fn expand_dims(operator: &Operator<'_>) -> Dims {
 }
 
 fn with_new_axes(dims: &[Dim], axes: &[i64]) -> Dims {
-    let rank = dims
-        .len()
-        .checked_add(axes.len())
-        .filter(|&rank| rank <= HIGHEST_RANK)?;
+    let rank = dims.len().checked_add(axes.len()).filter(|&rank| rank <= HIGHEST_RANK)?;
     let mut new = vec![false; rank];
     for &axis in axes {
         *new.get_mut(axis_of(axis, rank)?)? = true;
     }
     let mut old = dims.iter();
-    let all = new.iter().map(|&new| {
-        if new {
-            Some(Dim::Fixed(1))
-        } else {
-            old.next().cloned()
-        }
-    });
+    let all = new.iter().map(|&new| if new { Some(Dim::Fixed(1)) } else { old.next().cloned() });
     // An axis that is given twice leaves a place too many.
     all.collect()
 }
@@ -171,20 +145,14 @@ fn with_new_axes(dims: &[Dim], axes: &[i64]) -> Dims {
 /// The dimensions that `Expand` gives.
 pub(crate) fn expand(operator: &Operator<'_>) -> Dims {
     let dims = operator.dims(0)?;
-    let wanted: Vec<Dim> = operator
-        .list("shape", 1)?
-        .iter()
-        .map(Element::dim)
-        .collect();
+    let wanted: Vec<Dim> = operator.list("shape", 1)?.iter().map(Element::dim).collect();
     Some(broadcast(&[dims, &wanted]))
 }
 
 /// The dimensions that `Tile` gives.
 pub(crate) fn tile(operator: &Operator<'_>) -> Dims {
     let dims = operator.dims(0)?;
-    let repeats = operator
-        .list("repeats", 1)
-        .filter(|repeats| repeats.len() == dims.len());
+    let repeats = operator.list("repeats", 1).filter(|repeats| repeats.len() == dims.len());
     let Some(repeats) = repeats else {
         return Some(vec![Dim::Unknown; dims.len()]);
     };
@@ -206,11 +174,7 @@ pub(crate) fn pad(operator: &Operator<'_>) -> Dims {
     let rank = dims.len();
     let unknown = Some(vec![Dim::Unknown; rank]);
     // Opset 1 called them `paddings`.
-    let name = if operator.attribute("paddings").is_some() {
-        "paddings"
-    } else {
-        "pads"
-    };
+    let name = if operator.attribute("paddings").is_some() { "paddings" } else { "pads" };
     let Some(pads) = operator.list(name, 1) else {
         return unknown;
     };
@@ -225,10 +189,7 @@ pub(crate) fn pad(operator: &Operator<'_>) -> Dims {
     let ends = pads.iter().skip(axes.len());
     for (axis, (begin, end)) in axes.iter().zip(pads.iter().zip(ends)) {
         let dim = dims.get_mut(axis_of(*axis, rank)?)?;
-        let added = begin
-            .integer()
-            .zip(end.integer())
-            .and_then(|(a, b)| a.checked_add(b));
+        let added = begin.integer().zip(end.integer()).and_then(|(a, b)| a.checked_add(b));
         *dim = match (added, dim.fixed()) {
             (Some(0), _) => dim.clone(),
             (Some(added), Some(size)) => isize::try_from(added)
@@ -243,34 +204,17 @@ pub(crate) fn pad(operator: &Operator<'_>) -> Dims {
 
 /// The dimensions that `ConstantOfShape` gives.
 pub(crate) fn constant_of_shape(operator: &Operator<'_>) -> Dims {
-    Some(
-        operator
-            .list("shape", 0)?
-            .iter()
-            .map(Element::dim)
-            .collect(),
-    )
+    Some(operator.list("shape", 0)?.iter().map(Element::dim).collect())
 }
 
 /// The dimensions that `Range` gives.
 pub(crate) fn range(operator: &Operator<'_>) -> Dims {
-    let length = || match (
-        operator.single(0)?,
-        operator.single(1)?,
-        operator.single(2)?,
-    ) {
+    let length = || match (operator.single(0)?, operator.single(1)?, operator.single(2)?) {
         (Element::Fixed(start), Element::Fixed(limit), Element::Fixed(step)) => {
             let (start, limit, step) = (i128::from(*start), i128::from(*limit), i128::from(*step));
-            let (distance, step) = if step < 0 {
-                (start - limit, -step)
-            } else {
-                (limit - start, step)
-            };
-            let steps = distance
-                .max(0)
-                .checked_add(step)?
-                .checked_sub(1)?
-                .checked_div(step)?;
+            let (distance, step) =
+                if step < 0 { (start - limit, -step) } else { (limit - start, step) };
+            let steps = distance.max(0).checked_add(step)?.checked_sub(1)?.checked_div(step)?;
             Some(Element::Fixed(i64::try_from(steps).ok()?).dim())
         }
         (Element::Real(start), Element::Real(limit), Element::Real(step)) => {
@@ -321,17 +265,11 @@ mod tests {
     #[test]
     fn axes_move_come_and_go() {
         assert_eq!(moved("Transpose", vec![]), "f32[4,1,n]");
-        assert_eq!(
-            moved("Transpose", vec![ints("perm", &[0, 2, 1])]),
-            "f32[n,4,1]"
-        );
+        assert_eq!(moved("Transpose", vec![ints("perm", &[0, 2, 1])]), "f32[n,4,1]");
         assert_eq!(moved("Transpose", vec![ints("perm", &[0, 2, 7])]), "f32[…]");
         assert_eq!(moved("Squeeze", vec![ints("axes", &[1])]), "f32[n,4]");
         assert_eq!(moved("Squeeze", vec![]), "f32[…]");
-        assert_eq!(
-            moved("Unsqueeze", vec![ints("axes", &[0, -1])]),
-            "f32[1,n,1,4,1]"
-        );
+        assert_eq!(moved("Unsqueeze", vec![ints("axes", &[0, -1])]), "f32[1,n,1,4,1]");
         assert_eq!(moved("Unsqueeze", vec![ints("axes", &[0, 0])]), "f32[…]");
         assert_eq!(moved("Flatten", vec![]), "f32[n,4]");
         assert_eq!(moved("Flatten", vec![int("axis", 3)]), "f32[?,1]");

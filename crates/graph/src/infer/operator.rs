@@ -22,12 +22,7 @@ pub(crate) struct Scope<'a> {
 impl<'a> Scope<'a> {
     /// An empty scope outside all bodies.
     pub(crate) fn new(opsets: &'a BTreeMap<String, i64>) -> Self {
-        Self {
-            opsets,
-            facts: HashMap::new(),
-            outer: None,
-            depth: 0,
-        }
+        Self { opsets, facts: HashMap::new(), outer: None, depth: 0 }
     }
 
     /// An empty scope that sees what `outer` sees.
@@ -101,11 +96,7 @@ impl<'a> Operator<'a> {
     /// A node of a body, whose values `scope` knows.
     pub(crate) fn of_proto(node: &'a NodeProto, scope: &'a Scope<'a>) -> Self {
         let fact = |name: &String| {
-            if name.is_empty() {
-                None
-            } else {
-                scope.find(name)
-            }
+            if name.is_empty() { None } else { scope.find(name) }
         };
         Self {
             domain: node.domain(),
@@ -129,10 +120,7 @@ impl<'a> Operator<'a> {
 
     /// The dtype of an input.
     pub(crate) fn dtype(&self, index: usize) -> Option<DType> {
-        self.input(index)?
-            .tensor
-            .as_ref()
-            .map(|tensor| tensor.dtype)
+        self.input(index)?.tensor.as_ref().map(|tensor| tensor.dtype)
     }
 
     /// The dimensions of an input.
@@ -165,22 +153,17 @@ impl<'a> Operator<'a> {
 
     /// An attribute.
     pub(crate) fn attribute(&self, name: &str) -> Option<&'a AttributeProto> {
-        self.attributes
-            .iter()
-            .find(|attribute| attribute.name() == name)
+        self.attributes.iter().find(|attribute| attribute.name() == name)
     }
 
     /// An integer attribute.
     pub(crate) fn integer(&self, name: &str, default: i64) -> i64 {
-        self.attribute(name)
-            .and_then(|attribute| attribute.i)
-            .unwrap_or(default)
+        self.attribute(name).and_then(|attribute| attribute.i).unwrap_or(default)
     }
 
     /// An attribute that is a list of integers.
     pub(crate) fn integers(&self, name: &str) -> Option<&'a [i64]> {
-        self.attribute(name)
-            .map(|attribute| attribute.ints.as_slice())
+        self.attribute(name).map(|attribute| attribute.ints.as_slice())
     }
 
     /// A text attribute; empty where it is missing.
@@ -193,9 +176,7 @@ impl<'a> Operator<'a> {
 
     /// The dtype that an attribute names by its number; `None` for 0, which means "the default".
     pub(crate) fn named_dtype(&self, name: &str) -> Option<DType> {
-        i32::try_from(self.attribute(name)?.i?)
-            .ok()
-            .and_then(DType::from_onnx)
+        i32::try_from(self.attribute(name)?.i?).ok().and_then(DType::from_onnx)
     }
 
     /// A short list: an attribute in old versions of an operator, an input in new ones.
@@ -205,10 +186,7 @@ impl<'a> Operator<'a> {
             return short.then(|| values.iter().copied().map(Element::Fixed).collect());
         }
         let fact = self.input(input)?;
-        let unknown = || {
-            fact.small_count()
-                .map(|count| vec![Element::Unknown; count])
-        };
+        let unknown = || fact.small_count().map(|count| vec![Element::Unknown; count]);
         fact.elements.clone().or_else(unknown)
     }
 
@@ -218,9 +196,7 @@ impl<'a> Operator<'a> {
             return Axes::Known(axes.to_vec());
         }
         match self.inputs.get(input) {
-            Some(Some(_)) => self
-                .fixed_integers(input)
-                .map_or(Axes::Unknown, Axes::Known),
+            Some(Some(_)) => self.fixed_integers(input).map_or(Axes::Unknown, Axes::Known),
             _ => Axes::Missing,
         }
     }
@@ -229,11 +205,7 @@ impl<'a> Operator<'a> {
 /// The axis as an index, where the rank has such an axis; negative ones count from the end.
 pub(crate) fn axis_of(axis: i64, rank: usize) -> Option<usize> {
     let from_end = i64::try_from(rank).ok()?;
-    let axis = if axis < 0 {
-        axis.checked_add(from_end)?
-    } else {
-        axis
-    };
+    let axis = if axis < 0 { axis.checked_add(from_end)? } else { axis };
     usize::try_from(axis).ok().filter(|&axis| axis < rank)
 }
 

@@ -36,14 +36,11 @@ pub(crate) fn arg(operator: &Operator<'_>) -> Dims {
 }
 
 fn folded(dims: &[Dim], fold: &[bool], keep: bool) -> Dims {
-    let each = dims
-        .iter()
-        .zip(fold)
-        .filter_map(|(dim, fold)| match (fold, keep) {
-            (false, _) => Some(dim.clone()),
-            (true, true) => Some(Dim::Fixed(1)),
-            (true, false) => None,
-        });
+    let each = dims.iter().zip(fold).filter_map(|(dim, fold)| match (fold, keep) {
+        (false, _) => Some(dim.clone()),
+        (true, true) => Some(Dim::Fixed(1)),
+        (true, false) => None,
+    });
     Some(each.collect())
 }
 
@@ -70,11 +67,7 @@ mod tests {
             type_of(18, |builder: &mut GraphBuilder| {
                 let x = builder.input("x", DType::F32, [2, 3, 4]);
                 let axes = builder.weight_i64("axes", &[0], vec![]);
-                builder.node(
-                    "ReduceSum",
-                    &[&x, &axes],
-                    [int("noop_with_empty_axes", noop)],
-                )
+                builder.node("ReduceSum", &[&x, &axes], [int("noop_with_empty_axes", noop)])
             })
         };
         assert_eq!(new(0), "f32[1,1,1]");

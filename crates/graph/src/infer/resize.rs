@@ -20,9 +20,9 @@ pub(crate) fn resize(operator: &Operator<'_>) -> Dims {
     for (place, &axis) in axes.iter().enumerate() {
         let dim = dims.get_mut(axis_of(axis, rank)?)?;
         *dim = match (scales.as_ref().filter(|scales| !scales.is_empty()), &sizes) {
-            (Some(scales), _) => scales
-                .get(place)
-                .map_or(Dim::Unknown, |scale| scaled(dim, *scale)),
+            (Some(scales), _) => {
+                scales.get(place).map_or(Dim::Unknown, |scale| scaled(dim, *scale))
+            }
             (None, Some(sizes)) if stretch => sizes.get(place).map_or(Dim::Unknown, Element::dim),
             _ => Dim::Unknown,
         };
@@ -50,11 +50,7 @@ fn scaled(dim: &Dim, scale: Option<f32>) -> Dim {
         (Dim::Fixed(size), Some(scale)) => {
             // In f32, as the engines do: another precision would round to another size.
             let size = (*size as f32 * scale).floor();
-            if (0.0..9.0e15).contains(&size) {
-                Dim::Fixed(size as usize)
-            } else {
-                Dim::Unknown
-            }
+            if (0.0..9.0e15).contains(&size) { Dim::Fixed(size as usize) } else { Dim::Unknown }
         }
         _ => Dim::Unknown,
     }
@@ -90,11 +86,8 @@ pub(crate) fn depth_to_space(operator: &Operator<'_>) -> Dims {
     };
     let block = block_size(operator)?;
     let area = block.checked_mul(block)?;
-    let (channels, height, width) = (
-        divided(channels, area),
-        multiplied(height, block),
-        multiplied(width, block),
-    );
+    let (channels, height, width) =
+        (divided(channels, area), multiplied(height, block), multiplied(width, block));
     Some(vec![batch.clone(), channels, height, width])
 }
 
@@ -105,18 +98,13 @@ pub(crate) fn space_to_depth(operator: &Operator<'_>) -> Dims {
     };
     let block = block_size(operator)?;
     let area = block.checked_mul(block)?;
-    let (channels, height, width) = (
-        multiplied(channels, area),
-        divided(height, block),
-        divided(width, block),
-    );
+    let (channels, height, width) =
+        (multiplied(channels, area), divided(height, block), divided(width, block));
     Some(vec![batch.clone(), channels, height, width])
 }
 
 fn block_size(operator: &Operator<'_>) -> Option<usize> {
-    usize::try_from(operator.integer("blocksize", 0))
-        .ok()
-        .filter(|&block| block > 0)
+    usize::try_from(operator.integer("blocksize", 0)).ok().filter(|&block| block > 0)
 }
 
 fn multiplied(dim: &Dim, factor: usize) -> Dim {

@@ -25,9 +25,7 @@ pub(crate) fn standard(operator: &Operator<'_>, name: &str) -> Vec<Dims> {
     let one: Dims = match name {
         "BatchNormalization" => {
             let statistics = std::iter::repeat_n(operator.same(1), 4);
-            return std::iter::once(operator.same(0))
-                .chain(statistics)
-                .collect();
+            return std::iter::once(operator.same(0)).chain(statistics).collect();
         }
         "Dropout" => return vec![operator.same(0), operator.same(0)],
         "LayerNormalization" | "SimplifiedLayerNormalization" => {
@@ -63,9 +61,9 @@ pub(crate) fn standard(operator: &Operator<'_>, name: &str) -> Vec<Dims> {
                 .map(|&size| usize::try_from(size).map_or(Dim::Unknown, Dim::Fixed))
                 .collect()
         }),
-        "BlackmanWindow" | "HammingWindow" | "HannWindow" => Some(vec![
-            operator.single(0).map_or(Dim::Unknown, |size| size.dim()),
-        ]),
+        "BlackmanWindow" | "HammingWindow" | "HannWindow" => {
+            Some(vec![operator.single(0).map_or(Dim::Unknown, |size| size.dim())])
+        }
         "NegativeLogLikelihoodLoss" => loss(operator),
         "ImageDecoder" => Some(vec![Dim::Unknown; 3]),
 
@@ -106,10 +104,7 @@ pub(crate) fn standard(operator: &Operator<'_>, name: &str) -> Vec<Dims> {
             .and_then(|dims| indexing::shape_part(operator, dims))
             .map(|part| vec![Dim::Fixed(part.len())]),
         "Concat" => {
-            let inputs = operator
-                .inputs
-                .iter()
-                .map(|fact| fact.and_then(|fact| fact.dims()));
+            let inputs = operator.inputs.iter().map(|fact| fact.and_then(|fact| fact.dims()));
             indexing::concat(operator, &inputs.collect::<Vec<_>>())
         }
         "Slice" => indexing::slice(operator),
@@ -119,9 +114,7 @@ pub(crate) fn standard(operator: &Operator<'_>, name: &str) -> Vec<Dims> {
         "OneHot" => indexing::one_hot(operator),
         "Compress" => indexing::compress(operator),
         "NonZero" => Some(vec![
-            operator
-                .dims(0)
-                .map_or(Dim::Unknown, |dims| Dim::Fixed(dims.len())),
+            operator.dims(0).map_or(Dim::Unknown, |dims| Dim::Fixed(dims.len())),
             Dim::Unknown,
         ]),
         "NonMaxSuppression" => Some(vec![Dim::Unknown, Dim::Fixed(3)]),
@@ -138,21 +131,13 @@ fn normalised(operator: &Operator<'_>) -> Dims {
     let dims = operator.dims(0)?;
     let axis = axis_of(operator.integer("axis", -1), dims.len())?;
     let keep = |(index, dim): (usize, &Dim)| {
-        if index < axis {
-            dim.clone()
-        } else {
-            Dim::Fixed(1)
-        }
+        if index < axis { dim.clone() } else { Dim::Fixed(1) }
     };
     Some(dims.iter().enumerate().map(keep).collect())
 }
 
 fn loss(operator: &Operator<'_>) -> Dims {
-    if operator.text("reduction") == "none" {
-        operator.same(1)
-    } else {
-        Some(vec![])
-    }
+    if operator.text("reduction") == "none" { operator.same(1) } else { Some(vec![]) }
 }
 
 fn string_split(operator: &Operator<'_>) -> Vec<Dims> {

@@ -13,15 +13,8 @@ pub(crate) fn recurrent(operator: &Operator<'_>) -> Vec<Dims> {
         Some([length, batch, _]) => (length.clone(), batch.clone()),
         _ => (Dim::Unknown, Dim::Unknown),
     };
-    let directions = Dim::Fixed(if operator.text("direction") == "bidirectional" {
-        2
-    } else {
-        1
-    });
-    let hidden = match (
-        usize::try_from(operator.integer("hidden_size", -1)),
-        operator.dims(2),
-    ) {
+    let directions = Dim::Fixed(if operator.text("direction") == "bidirectional" { 2 } else { 1 });
+    let hidden = match (usize::try_from(operator.integer("hidden_size", -1)), operator.dims(2)) {
         (Ok(hidden), _) => Dim::Fixed(hidden),
         (_, Some([_, _, hidden])) => hidden.clone(),
         _ => Dim::Unknown,
@@ -42,11 +35,7 @@ pub(crate) fn recurrent(operator: &Operator<'_>) -> Vec<Dims> {
 
 /// The dimensions that ONNX's `Attention` gives: the result, then the keys and values so far.
 pub(crate) fn attention(operator: &Operator<'_>) -> Vec<Dims> {
-    let count = |name: &str| {
-        usize::try_from(operator.integer(name, 0))
-            .ok()
-            .filter(|&n| n > 0)
-    };
+    let count = |name: &str| usize::try_from(operator.integer(name, 0)).ok().filter(|&n| n > 0);
     // Dimensions of an input as [batch, heads, length, size of a head].
     let heads = |input: usize, name: &str| -> Option<[Dim; 4]> {
         match operator.dims(input)? {
@@ -55,10 +44,8 @@ pub(crate) fn attention(operator: &Operator<'_>) -> Vec<Dims> {
             }
             [batch, length, hidden] => {
                 let heads = count(name);
-                let size = hidden
-                    .fixed()
-                    .zip(heads)
-                    .and_then(|(all, heads)| all.checked_div(heads));
+                let size =
+                    hidden.fixed().zip(heads).and_then(|(all, heads)| all.checked_div(heads));
                 let [heads, size] = [heads, size].map(|n| n.map_or(Dim::Unknown, Dim::Fixed));
                 Some([batch.clone(), heads, length.clone(), size])
             }
@@ -67,9 +54,7 @@ pub(crate) fn attention(operator: &Operator<'_>) -> Vec<Dims> {
     };
     let query = heads(0, "q_num_heads");
     let (key, value) = (heads(1, "kv_num_heads"), heads(2, "kv_num_heads"));
-    let size = value
-        .as_ref()
-        .map_or(Dim::Unknown, |[_, _, _, size]| size.clone());
+    let size = value.as_ref().map_or(Dim::Unknown, |[_, _, _, size]| size.clone());
     let result = match (operator.dims(0), &query) {
         (Some([_, _, _]), Some([batch, heads, length, _])) => {
             Some(vec![batch.clone(), length.clone(), times(heads, &size)])
@@ -82,12 +67,7 @@ pub(crate) fn attention(operator: &Operator<'_>) -> Vec<Dims> {
     let has_past = operator.input(4).is_some();
     let so_far = |parts: Option<[Dim; 4]>| {
         parts.map(|[batch, heads, length, size]| {
-            vec![
-                batch,
-                heads,
-                if has_past { Dim::Unknown } else { length },
-                size,
-            ]
+            vec![batch, heads, if has_past { Dim::Unknown } else { length }, size]
         })
     };
     vec![result, so_far(key), so_far(value)]
@@ -103,11 +83,7 @@ pub(crate) fn packed_attention(operator: &Operator<'_>) -> Dims {
         (_, Some([_, all])) => all.fixed().map(|all| all / 3),
         _ => None,
     };
-    Some(vec![
-        batch.clone(),
-        length.clone(),
-        hidden.map_or(Dim::Unknown, Dim::Fixed),
-    ])
+    Some(vec![batch.clone(), length.clone(), hidden.map_or(Dim::Unknown, Dim::Fixed)])
 }
 
 /// The dimensions that ONNX Runtime's `MultiHeadAttention` gives.
@@ -143,17 +119,13 @@ pub(crate) fn group_query_attention(operator: &Operator<'_>) -> Dims {
         let shared = usize::try_from(operator.integer("kv_num_heads", 0)).ok()?;
         let all = shared.checked_mul(2)?.checked_add(heads)?;
         let size = hidden.fixed().and_then(|hidden| hidden.checked_div(all));
-        size.and_then(|size| size.checked_mul(heads))
-            .map_or(Dim::Unknown, Dim::Fixed)
+        size.and_then(|size| size.checked_mul(heads)).map_or(Dim::Unknown, Dim::Fixed)
     };
     Some(vec![batch.clone(), length.clone(), hidden])
 }
 
 fn times(first: &Dim, second: &Dim) -> Dim {
-    let product = first
-        .fixed()
-        .zip(second.fixed())
-        .and_then(|(a, b)| a.checked_mul(b));
+    let product = first.fixed().zip(second.fixed()).and_then(|(a, b)| a.checked_mul(b));
     product.map_or(Dim::Unknown, Dim::Fixed)
 }
 
@@ -185,21 +157,9 @@ mod tests {
     #[test]
     fn attention_has_the_length_of_the_queries_and_the_heads_of_the_values() {
         let shown = type_of(23, |builder: &mut GraphBuilder| {
-            let q = builder.input(
-                "q",
-                DType::F32,
-                [symbol("n"), Dim::Fixed(5), Dim::Fixed(32)],
-            );
-            let k = builder.input(
-                "k",
-                DType::F32,
-                [symbol("n"), Dim::Fixed(7), Dim::Fixed(16)],
-            );
-            let v = builder.input(
-                "v",
-                DType::F32,
-                [symbol("n"), Dim::Fixed(7), Dim::Fixed(20)],
-            );
+            let q = builder.input("q", DType::F32, [symbol("n"), Dim::Fixed(5), Dim::Fixed(32)]);
+            let k = builder.input("k", DType::F32, [symbol("n"), Dim::Fixed(7), Dim::Fixed(16)]);
+            let v = builder.input("v", DType::F32, [symbol("n"), Dim::Fixed(7), Dim::Fixed(20)]);
             let attributes = [int("q_num_heads", 4), int("kv_num_heads", 2)];
             builder.node("Attention", &[&q, &k, &v], attributes)
         });

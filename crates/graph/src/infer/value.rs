@@ -59,9 +59,7 @@ pub(crate) fn of_weight(weight: &Weight) -> Option<Vec<Element>> {
         bytes: &[u8],
         element: impl Fn([u8; N]) -> Element,
     ) -> Option<Vec<Element>> {
-        let elements = bytes
-            .chunks_exact(N)
-            .map(|chunk| <[u8; N]>::try_from(chunk).ok());
+        let elements = bytes.chunks_exact(N).map(|chunk| <[u8; N]>::try_from(chunk).ok());
         elements.map(|bytes| bytes.map(&element)).collect()
     }
     let Weight::Dense { dtype, bytes, .. } = weight else {
@@ -72,16 +70,10 @@ pub(crate) fn of_weight(weight: &Weight) -> Option<Vec<Element>> {
     }
     match dtype {
         DType::I64 => read(bytes, |bytes| Element::Fixed(i64::from_le_bytes(bytes))),
-        DType::I32 => read(bytes, |bytes| {
-            Element::Fixed(i32::from_le_bytes(bytes).into())
-        }),
-        DType::F32 => read(bytes, |bytes| {
-            Element::Real(f32::from_le_bytes(bytes).into())
-        }),
+        DType::I32 => read(bytes, |bytes| Element::Fixed(i32::from_le_bytes(bytes).into())),
+        DType::F32 => read(bytes, |bytes| Element::Real(f32::from_le_bytes(bytes).into())),
         DType::F64 => read(bytes, |bytes| Element::Real(f64::from_le_bytes(bytes))),
-        DType::Bool => read(bytes, |bytes: [u8; 1]| {
-            Element::Fixed(i64::from(bytes != [0]))
-        }),
+        DType::Bool => read(bytes, |bytes: [u8; 1]| Element::Fixed(i64::from(bytes != [0]))),
         _ => None,
     }
 }
@@ -97,21 +89,11 @@ pub(crate) fn propagate(operator: &Operator<'_>, outputs: &mut [Fact]) {
             return;
         };
         let rank = output.dims().map_or(0, <[Dim]>::len);
-        let target = Target {
-            count,
-            rank,
-            dtype,
-            offset,
-        };
+        let target = Target { count, rank, dtype, offset };
         output.elements = target
             .elements(operator)
             .filter(|elements| elements.len() == count)
-            .map(|elements| {
-                elements
-                    .into_iter()
-                    .map(|element| cast(element, dtype))
-                    .collect()
-            });
+            .map(|elements| elements.into_iter().map(|element| cast(element, dtype)).collect());
         offset = offset.saturating_add(count);
         // Of the operators that are followed, `Split` alone has more outputs.
         if operator.op_type != "Split" {
@@ -175,9 +157,7 @@ impl Target {
             }
             "Where" => self.choose(operator),
             "ConstantOfShape" => {
-                let value = operator
-                    .attribute("value")
-                    .and_then(|attribute| attribute.t.as_ref());
+                let value = operator.attribute("value").and_then(|attribute| attribute.t.as_ref());
                 let element = match value {
                     None => Element::Real(0.0),
                     Some(tensor) => {
@@ -227,13 +207,8 @@ impl Target {
         };
         let elements = operator.elements(0)?;
         let pick = |index: &Element| {
-            let index = index
-                .integer()
-                .and_then(|index| axis_of(index, elements.len()));
-            index
-                .and_then(|index| elements.get(index))
-                .cloned()
-                .unwrap_or(Element::Unknown)
+            let index = index.integer().and_then(|index| axis_of(index, elements.len()));
+            index.and_then(|index| elements.get(index)).cloned().unwrap_or(Element::Unknown)
         };
         Some(operator.elements(1)?.iter().map(pick).collect())
     }
@@ -265,11 +240,8 @@ impl Target {
     }
 
     fn choose(&self, operator: &Operator<'_>) -> Option<Vec<Element>> {
-        let (conditions, yes, no) = (
-            operator.elements(0)?,
-            operator.elements(1)?,
-            operator.elements(2)?,
-        );
+        let (conditions, yes, no) =
+            (operator.elements(0)?, operator.elements(1)?, operator.elements(2)?);
         let element = |index: usize| {
             let (yes, no) = (self.at(yes, index)?, self.at(no, index)?);
             Some(match self.at(conditions, index)?.integer() {
@@ -309,9 +281,7 @@ impl Target {
         let Some(first) = elements.next() else {
             return (name == "Mul").then_some(Element::Fixed(1));
         };
-        Some(elements.fold(first, |total, element| {
-            self.arithmetic(name, &total, &element)
-        }))
+        Some(elements.fold(first, |total, element| self.arithmetic(name, &total, &element)))
     }
 
     fn unary(&self, name: &str, element: &Element) -> Element {
@@ -386,11 +356,7 @@ fn real_arithmetic(name: &str, a: f64, b: f64) -> Option<f64> {
 
 /// The value as its dtype holds it: sizes multiplied in f32 depend on its rounding.
 fn rounded(value: f64, dtype: DType) -> f64 {
-    if dtype == DType::F32 {
-        f64::from(value as f32)
-    } else {
-        value
-    }
+    if dtype == DType::F32 { f64::from(value as f32) } else { value }
 }
 
 fn compare(name: &str, a: &Element, b: &Element) -> Option<bool> {

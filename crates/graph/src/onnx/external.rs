@@ -25,6 +25,11 @@ pub(crate) fn resolve_nodes(nodes: &mut [NodeProto], files: &mut dyn ExternalDat
         for tensor in attribute.t.iter_mut().chain(&mut attribute.tensors) {
             resolve(tensor, files)?;
         }
+        for sparse in attribute.sparse_tensor.iter_mut().chain(&mut attribute.sparse_tensors) {
+            for tensor in sparse.values.iter_mut().chain(&mut sparse.indices) {
+                resolve(tensor, files)?;
+            }
+        }
         for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
             resolve_graph(graph, files)?;
         }
@@ -45,20 +50,12 @@ fn resolve(tensor: &mut TensorProto, files: &mut dyn ExternalData) -> Result<()>
 }
 
 fn slice(tensor: &TensorProto, files: &mut dyn ExternalData) -> Result<Bytes> {
-    let entry = |key: &str| {
-        tensor
-            .external_data
-            .iter()
-            .find(|e| e.key() == key)
-            .map(|e| e.value())
-    };
+    let entry = |key: &str| tensor.external_data.iter().find(|e| e.key() == key).map(|e| e.value());
     let number = |key: &str| {
         entry(key)
             .map(|text| {
                 text.trim().parse::<usize>().map_err(|_| {
-                    Error::invalid(format!(
-                        "external data has {key} \"{text}\", expected a number"
-                    ))
+                    Error::invalid(format!("external data has {key} \"{text}\", expected a number"))
                 })
             })
             .transpose()

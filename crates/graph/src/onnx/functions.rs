@@ -21,7 +21,8 @@ type Key = (String, String, String);
 struct Inliner {
     functions: HashMap<Key, FunctionProto>,
     calls: usize,
-    nodes: usize,
+    /// Nodes and calls so far.
+    work: usize,
 }
 
 /// Replaces every call of a function of the model by the function's nodes.
@@ -48,11 +49,7 @@ pub(crate) fn inline(model: &mut ModelProto) -> Result<()> {
             )));
         }
     }
-    let mut inliner = Inliner {
-        functions,
-        calls: 0,
-        nodes: 0,
-    };
+    let mut inliner = Inliner { functions, calls: 0, work: 0 };
     if let Some(graph) = &mut model.graph {
         inliner.graph(graph, 0)?;
     }
@@ -60,11 +57,7 @@ pub(crate) fn inline(model: &mut ModelProto) -> Result<()> {
 }
 
 fn key(domain: &str, name: &str, overload: &str) -> Key {
-    (
-        canonical_domain(domain).to_owned(),
-        name.to_owned(),
-        overload.to_owned(),
-    )
+    (canonical_domain(domain).to_owned(), name.to_owned(), overload.to_owned())
 }
 
 impl Inliner {
@@ -83,7 +76,7 @@ impl Inliner {
             }
             let key = key(node.domain(), node.op_type(), node.overload());
             let Some(function) = self.functions.get(&key) else {
-                self.nodes += 1;
+                self.work += 1;
                 inlined.push(node);
                 continue;
             };
@@ -92,10 +85,11 @@ impl Inliner {
                 return Err(Error::invalid(format!("{} calls itself", called())));
             }
             self.calls += 1;
+            self.work += 1;
             let body = Call::new(function, &node, self.calls)
                 .and_then(Call::body)
                 .map_err(|error| error.within(called()))?;
-            if self.nodes.saturating_add(body.len()) > MOST_NODES {
+            if self.work.saturating_add(body.len()) > MOST_NODES {
                 return Err(Error::invalid(format!(
                     "{}: the model has over {MOST_NODES} nodes once its functions are inlined",
                     called()
@@ -130,10 +124,7 @@ impl<'a> Call<'a> {
         }
         let mut names = HashMap::new();
         for (index, formal) in function.input.iter().enumerate() {
-            names.insert(
-                formal.as_str(),
-                node.input.get(index).cloned().unwrap_or_default(),
-            );
+            names.insert(formal.as_str(), node.input.get(index).cloned().unwrap_or_default());
         }
         let mut identities = Vec::new();
         for (formal, actual) in function.output.iter().zip(&node.output) {
@@ -153,7 +144,7 @@ impl<'a> Call<'a> {
         }
         Ok(Self {
             function,
-            prefix: format!("{}/{number}.", node.name()),
+            prefix: format!("{}#{number}.", node.op_type()),
             names,
             attributes,
             identities,
@@ -186,6 +177,7 @@ impl<'a> Call<'a> {
         }
         let attributes = std::mem::take(&mut node.attribute);
         for mut attribute in attributes {
+            // A body that the caller passes speaks of the caller's values: it stays as it is.
             if !attribute.ref_attr_name().is_empty() {
                 let Some(given) = self.attributes.get(attribute.ref_attr_name()) else {
                     continue;
@@ -193,6 +185,8 @@ impl<'a> Call<'a> {
                 let name = attribute.name.take();
                 attribute = (*given).clone();
                 attribute.name = name;
+                node.attribute.push(attribute);
+                continue;
             }
             for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
                 self.rewrite_body(graph, local);
@@ -204,35 +198,32 @@ impl<'a> Call<'a> {
     fn rewrite_body(&self, graph: &mut GraphProto, outer: &HashSet<String>) {
         let mut local = outer.clone();
         local.extend(graph.input.iter().map(|input| input.name().to_owned()));
-        local.extend(
-            graph
-                .initializer
-                .iter()
-                .map(|tensor| tensor.name().to_owned()),
-        );
-        local.extend(
-            graph
-                .node
-                .iter()
-                .flat_map(|node| node.output.iter().cloned()),
-        );
+        local.extend(graph.initializer.iter().map(|tensor| tensor.name().to_owned()));
+        local.extend(graph.node.iter().flat_map(|node| node.output.iter().cloned()));
         for node in &mut graph.node {
             self.rewrite(node, &local);
         }
-        for output in &mut graph.output {
-            let mut name = output.name().to_owned();
-            self.rename(&mut name, &local);
-            output.name = Some(name);
+        for info in graph.input.iter_mut().chain(&mut graph.output) {
+            info.name = info.name.take().map(|name| self.renamed(name, &local));
+        }
+        for tensor in &mut graph.initializer {
+            tensor.name = tensor.name.take().map(|name| self.renamed(name, &local));
         }
     }
 
     fn rename(&self, name: &mut String, local: &HashSet<String>) {
-        if name.is_empty() || local.contains(name.as_str()) {
-            return;
+        *name = self.renamed(std::mem::take(name), local);
+    }
+
+    /// What a name of the function is called in the graph: a formal one is the caller's, any other
+    /// is ours alone, and so is one that a body defines for itself.
+    fn renamed(&self, name: String, local: &HashSet<String>) -> String {
+        if name.is_empty() {
+            return name;
         }
-        *name = match self.names.get(name.as_str()) {
-            Some(actual) => actual.clone(),
-            None => format!("{}{name}", self.prefix),
-        };
+        match self.names.get(name.as_str()) {
+            Some(actual) if !local.contains(&name) => actual.clone(),
+            _ => format!("{}{name}", self.prefix),
+        }
     }
 }

@@ -25,9 +25,7 @@ pub struct NoExternalData;
 
 impl ExternalData for NoExternalData {
     fn open(&mut self, location: &str) -> Result<Bytes> {
-        Err(Error::not_found(format!(
-            "external data \"{location}\": no folder to look in"
-        )))
+        Err(Error::not_found(format!("external data \"{location}\": no folder to look in")))
     }
 }
 
@@ -93,11 +91,7 @@ impl Indexer {
             constant: Vec::new(),
             defaults: Vec::new(),
         };
-        Self {
-            ids: HashMap::new(),
-            graph,
-            defined: Vec::new(),
-        }
+        Self { ids: HashMap::new(), graph, defined: Vec::new() }
     }
 
     fn index(mut self, mut proto: GraphProto, has_defaults: bool) -> Result<Graph> {
@@ -125,15 +119,9 @@ impl Indexer {
             self.graph.weights.insert(id, weight);
         }
         for sparse in std::mem::take(&mut proto.sparse_initializer) {
-            let name = sparse
-                .values
-                .as_ref()
-                .map_or("", |values| values.name())
-                .to_owned();
+            let name = sparse.values.as_ref().map_or("", |values| values.name()).to_owned();
             let id = self.define(&name, || "a sparse initialiser".to_owned())?;
-            self.graph
-                .weights
-                .insert(id, Weight::Sparse(Box::new(sparse)));
+            self.graph.weights.insert(id, Weight::Sparse(Box::new(sparse)));
         }
         Ok(())
     }
@@ -171,14 +159,8 @@ impl Indexer {
             let label = proto_label(&proto);
             let domain = canonical_domain(proto.domain()).to_owned();
             let opset = self.graph.opsets.get(&domain).copied().ok_or_else(|| {
-                let shown = if domain.is_empty() {
-                    "ai.onnx"
-                } else {
-                    &domain
-                };
-                Error::invalid(format!(
-                    "{label}: the model imports no opset of \"{shown}\""
-                ))
+                let shown = if domain.is_empty() { "ai.onnx" } else { &domain };
+                Error::invalid(format!("{label}: the model imports no opset of \"{shown}\""))
             })?;
             operators::since_version(&domain, proto.op_type(), opset)
                 .map_err(|error| error.within(&label))?;
@@ -192,8 +174,7 @@ impl Indexer {
                 }
                 return Err(Error::invalid(format!("{label}: expected one output")));
             }
-            self.node(proto, domain)
-                .map_err(|error| error.within(&label))?;
+            self.node(proto, domain).map_err(|error| error.within(&label))?;
         }
         Ok(())
     }
@@ -201,39 +182,26 @@ impl Indexer {
     fn node(&mut self, proto: NodeProto, domain: String) -> Result<()> {
         let mut inputs = Vec::with_capacity(proto.input.len());
         for name in &proto.input {
-            inputs.push(if name.is_empty() {
-                None
-            } else {
-                Some(self.resolve(name)?)
-            });
+            inputs.push(if name.is_empty() { None } else { Some(self.resolve(name)?) });
         }
         while inputs.last() == Some(&None) {
             inputs.pop();
         }
         let mut outputs = Vec::with_capacity(proto.output.len());
         for name in &proto.output {
-            outputs.push(if name.is_empty() {
-                None
-            } else {
-                Some(self.resolve(name)?)
-            });
+            outputs.push(if name.is_empty() { None } else { Some(self.resolve(name)?) });
         }
         while outputs.last() == Some(&None) {
             outputs.pop();
         }
         let mut attributes = proto.attribute;
         attributes.sort_by(|a, b| a.name().cmp(b.name()));
-        if let Some(pair) = attributes
-            .windows(2)
-            .find(|pair| pair[0].name() == pair[1].name())
-        {
-            return Err(Error::invalid(format!(
-                "attribute \"{}\" is given twice",
-                pair[0].name()
-            )));
+        if let Some(pair) = attributes.windows(2).find(|pair| pair[0].name() == pair[1].name()) {
+            return Err(Error::invalid(format!("attribute \"{}\" is given twice", pair[0].name())));
         }
         for attribute in &mut attributes {
             attribute.doc_string = None;
+            tensors::normalise(attribute)?;
             if !attribute.ref_attr_name().is_empty() {
                 return Err(Error::invalid(format!(
                     "attribute \"{}\" refers to a function's attribute, expected a value",
@@ -242,10 +210,8 @@ impl Indexer {
             }
         }
         let captured = body::normalise(&mut attributes, &self.graph.opsets)?;
-        let captures = captured
-            .iter()
-            .map(|name| self.resolve(name))
-            .collect::<Result<Vec<ValueId>>>()?;
+        let captures =
+            captured.iter().map(|name| self.resolve(name)).collect::<Result<Vec<ValueId>>>()?;
         let name = proto.name.unwrap_or_default();
         let op_type = proto.op_type.unwrap_or_default();
         self.graph.nodes.push(Node {
@@ -300,23 +266,20 @@ impl Indexer {
             }
         }
         let order = order::schedule(&successors).map_err(|cycle| {
-            let labels: Vec<String> = cycle
-                .iter()
-                .take(4)
-                .map(|&node| graph.nodes[node as usize].label())
-                .collect();
+            let labels: Vec<String> =
+                cycle.iter().take(4).map(|&node| graph.nodes[node as usize].label()).collect();
             Error::invalid(format!(
                 "the graph has a cycle of {} nodes, expected none: {}",
                 cycle.len(),
                 labels.join(" → ")
             ))
         })?;
-        let mut slots: Vec<Option<Node>> = std::mem::take(&mut graph.nodes)
-            .into_iter()
-            .map(Some)
-            .collect();
+        let mut slots: Vec<Option<Node>> =
+            std::mem::take(&mut graph.nodes).into_iter().map(Some).collect();
+        let live = live_nodes(&order, &slots, &maker, &graph.outputs);
         graph.nodes = order
             .iter()
+            .filter(|&&node| live[node as usize])
             .filter_map(|&node| slots[node as usize].take())
             .collect();
         graph.producer = vec![None; graph.names.len()];
@@ -370,6 +333,30 @@ impl Indexer {
             ))
         })
     }
+}
+
+/// Per node, whether an output needs it; the others are never run and are left out.
+fn live_nodes(
+    order: &[u32],
+    nodes: &[Option<Node>],
+    maker: &[Option<u32>],
+    outputs: &[ValueId],
+) -> Vec<bool> {
+    let mut live = vec![false; nodes.len()];
+    for made_by in outputs.iter().filter_map(|value| maker[value.index()]) {
+        live[made_by as usize] = true;
+    }
+    for &index in order.iter().rev() {
+        if !live[index as usize] {
+            continue;
+        }
+        for value in nodes[index as usize].iter().flat_map(Node::uses) {
+            if let Some(made_by) = maker[value.index()] {
+                live[made_by as usize] = true;
+            }
+        }
+    }
+    live
 }
 
 fn proto_label(node: &NodeProto) -> String {

@@ -45,9 +45,7 @@ impl Model {
     }
 
     pub fn id(&self, name: &str) -> ValueId {
-        self.graph
-            .find_value(name)
-            .unwrap_or_else(|| panic!("no value {name}"))
+        self.graph.find_value(name).unwrap_or_else(|| panic!("no value {name}"))
     }
 
     /// The operators of the nodes, in order.
@@ -59,11 +57,7 @@ impl Model {
     /// The names of the cut points, in order.
     pub fn cuts(&self, exits: &[ExitSpec]) -> Vec<String> {
         let points = cut_points(&self.graph, &self.types, exits).unwrap();
-        points
-            .cuts
-            .iter()
-            .map(|cut| self.graph.value_name(cut.tensor).to_owned())
-            .collect()
+        points.cuts.iter().map(|cut| self.graph.value_name(cut.tensor).to_owned()).collect()
     }
 
     pub fn split(&self, how: &Split, exits: &[ExitSpec]) -> Partition {
@@ -95,12 +89,7 @@ impl Model {
             let values = (0..count).map(element).collect();
             (self.graph.value_name(id).to_owned(), values)
         };
-        self.graph
-            .inputs()
-            .iter()
-            .enumerate()
-            .map(made_up)
-            .collect()
+        self.graph.inputs().iter().enumerate().map(made_up).collect()
     }
 }
 
@@ -130,10 +119,7 @@ pub fn assert_says(message: &str, parts: &[&str]) {
 }
 
 pub fn exit(output: &str, threshold: f32) -> ExitSpec {
-    ExitSpec {
-        output: output.to_owned(),
-        threshold,
-    }
+    ExitSpec { output: output.to_owned(), threshold }
 }
 
 pub fn graph_mut(model: &mut ModelProto) -> &mut GraphProto {
@@ -141,10 +127,7 @@ pub fn graph_mut(model: &mut ModelProto) -> &mut GraphProto {
 }
 
 pub fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
-    OperatorSetIdProto {
-        domain: Some(domain.to_owned()),
-        version: Some(version),
-    }
+    OperatorSetIdProto { domain: Some(domain.to_owned()), version: Some(version) }
 }
 
 fn owned(names: &[&str]) -> Vec<String> {
@@ -164,10 +147,7 @@ pub fn node(op_type: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
 
 /// A call of a function of the domain `local`.
 pub fn call(function: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
-    NodeProto {
-        domain: Some("local".to_owned()),
-        ..node(function, inputs, outputs)
-    }
+    NodeProto { domain: Some("local".to_owned()), ..node(function, inputs, outputs) }
 }
 
 /// A function of the domain `local`.
@@ -214,11 +194,7 @@ fn apply(op: &str, inputs: &[Vec<f64>]) -> Vec<f64> {
     let one = |f: fn(f64) -> f64| -> Vec<f64> { inputs[0].iter().map(|&a| f(a)).collect() };
     let two = |f: fn(f64, f64) -> f64| -> Vec<f64> {
         assert_eq!(inputs[0].len(), inputs[1].len(), "{op}");
-        inputs[0]
-            .iter()
-            .zip(&inputs[1])
-            .map(|(&a, &b)| f(a, b))
-            .collect()
+        inputs[0].iter().zip(&inputs[1]).map(|(&a, &b)| f(a, b)).collect()
     };
     match op {
         "Add" => two(|a, b| a + b),
@@ -257,11 +233,8 @@ fn run_graph(graph: &Graph, inputs: &HashMap<String, Vec<f64>>) -> BTreeMap<Stri
         values.insert(id, inputs[graph.value_name(id)].clone());
     }
     for node in graph.nodes() {
-        let used: Vec<Vec<f64>> = node
-            .inputs
-            .iter()
-            .map(|id| values[&id.unwrap()].clone())
-            .collect();
+        let used: Vec<Vec<f64>> =
+            node.inputs.iter().map(|id| values[&id.unwrap()].clone()).collect();
         values.insert(node.outputs[0].unwrap(), apply(&node.op_type, &used));
     }
     graph
@@ -321,33 +294,22 @@ fn run_block(
         let used: Vec<Vec<f64>> = node.input.iter().map(|name| values[name].clone()).collect();
         values.insert(node.output[0].clone(), apply(node.op_type(), &used));
     }
-    graph
-        .output
-        .iter()
-        .map(|port| values[port.name()].clone())
-        .collect()
+    graph.output.iter().map(|port| values[port.name()].clone()).collect()
 }
 
 fn data(tensor: &TensorProto, weights: &HashMap<ContentHash, Bytes>) -> Bytes {
     if tensor.data_location() != tensor_proto::DataLocation::External {
         return tensor.raw_data.clone().unwrap();
     }
-    let location = tensor
-        .external_data
-        .iter()
-        .find(|entry| entry.key() == "location")
-        .unwrap()
-        .value();
+    let location =
+        tensor.external_data.iter().find(|entry| entry.key() == "location").unwrap().value();
     let hash: ContentHash = location.strip_suffix(".data").unwrap().parse().unwrap();
     weights[&hash].clone()
 }
 
 /// The graph in the file of a block.
 pub fn program(block: &Block) -> GraphProto {
-    ModelProto::decode(block.program().clone())
-        .unwrap()
-        .graph
-        .unwrap()
+    ModelProto::decode(block.program().clone()).unwrap().graph.unwrap()
 }
 
 /// The block at a place of a partition.
@@ -375,9 +337,8 @@ impl RandomGraph {
         let mut values: Vec<String> = (0..self.inputs)
             .map(|number| builder.input(&format!("x{number}"), DType::F32, [4]))
             .collect();
-        let weights: Vec<String> = (0..3)
-            .map(|seed| builder.weight("w", &[4], made_up(seed, 4)))
-            .collect();
+        let weights: Vec<String> =
+            (0..3).map(|seed| builder.weight("w", &[4], made_up(seed, 4))).collect();
         let mut unused: HashSet<String> = values.iter().cloned().collect();
         // Operands are among the latest values, or hardly any graph would have a cut point.
         let recent = |values: &[String], pick: usize| {

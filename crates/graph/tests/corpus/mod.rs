@@ -1,10 +1,6 @@
 //! Small files that have everything in them that files can have, for the fuzzer to start from.
 
-#![allow(
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "tests fail by panicking"
-)]
+#![allow(unreachable_pub, clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use bytes::Bytes;
 use tessera_core::{DType, Dim};
@@ -59,11 +55,7 @@ fn convolutions() -> ModelProto {
     let pooled = builder.node(
         "MaxPool",
         &[&sum],
-        [
-            ints("kernel_shape", &[2, 2]),
-            ints("strides", &[2, 2]),
-            int("ceil_mode", 1),
-        ],
+        [ints("kernel_shape", &[2, 2]), ints("strides", &[2, 2]), int("ceil_mode", 1)],
     );
     let head = builder.node("GlobalAveragePool", &[&stem], []);
     let head = builder.node("Flatten", &[&head], []);
@@ -93,10 +85,7 @@ fn body(inputs: &[(&str, DType)], nodes: Vec<NodeProto>, outputs: &[&str]) -> Gr
 fn control() -> ModelProto {
     let deep = |op: &str| body(&[], vec![node(op, &["x", "local"], &["d"])], &["d"]);
     let inner = NodeProto {
-        attribute: vec![
-            graph("then_branch", deep("Add")),
-            graph("else_branch", deep("Sub")),
-        ],
+        attribute: vec![graph("then_branch", deep("Add")), graph("else_branch", deep("Sub"))],
         ..node("If", &["yes"], &["r"])
     };
     let mut then = body(&[], vec![node("Mul", &["a", "held"], &["local"]), inner], &["r"]);
@@ -147,16 +136,10 @@ fn functions() -> ModelProto {
         r#type: Some(AttributeType::Float as i32),
         ..AttributeProto::default()
     };
-    let leaky = NodeProto {
-        attribute: vec![slope],
-        ..node("LeakyRelu", &["a"], &["t"])
-    };
+    let leaky = NodeProto { attribute: vec![slope], ..node("LeakyRelu", &["a"], &["t"]) };
     let branch = |op: &str| body(&[], vec![node(op, &["t", "a"], &["r"])], &["r"]);
     let choice = NodeProto {
-        attribute: vec![
-            graph("then_branch", branch("Add")),
-            graph("else_branch", branch("Sub")),
-        ],
+        attribute: vec![graph("then_branch", branch("Add")), graph("else_branch", branch("Sub"))],
         ..node("If", &["yes"], &["b"])
     };
     let constant = NodeProto {
@@ -168,19 +151,12 @@ fn functions() -> ModelProto {
     };
     let mut inner = function("Inner", &["a"], &["b"], vec![constant, leaky, choice]);
     inner.attribute_proto.push(float("slope", 0.1));
-    let given = NodeProto {
-        attribute: vec![float("slope", 0.3)],
-        ..call("Inner", &["t"], &["u"])
-    };
+    let given = NodeProto { attribute: vec![float("slope", 0.3)], ..call("Inner", &["t"], &["u"]) };
     let outer = function(
         "Outer",
         &["a", "low"],
         &["b", "a"],
-        vec![
-            call("Inner", &["a"], &["t"]),
-            given,
-            node("Clip", &["u", "low"], &["b"]),
-        ],
+        vec![call("Inner", &["a"], &["t"]), given, node("Clip", &["u", "low"], &["b"])],
     );
     let nodes = vec![
         call("Outer", &["x"], &["p", "q"]),
@@ -315,11 +291,8 @@ fn operators() -> ModelProto {
         int("group", 1),
     ];
     made.push(builder.node("ConvTranspose", &[&image, &kernel], attributes));
-    let attributes = [
-        ints("kernel_shape", &[3, 2]),
-        ints("strides", &[2, 3]),
-        string("auto_pad", "SAME_UPPER"),
-    ];
+    let attributes =
+        [ints("kernel_shape", &[3, 2]), ints("strides", &[2, 3]), string("auto_pad", "SAME_UPPER")];
     made.push(builder.node("AveragePool", &[&image], attributes));
     made.push(builder.node("DepthToSpace", &[&image], [int("blocksize", 2)]));
     made.push(builder.node("SpaceToDepth", &[&image], [int("blocksize", 2)]));

@@ -59,23 +59,14 @@ pub(super) fn run(arguments: &BenchSiblings) -> Result<()> {
     for seed in 1..=arguments.count {
         let mut recipe = Recipe::new(architecture);
         recipe.seed = seed;
-        recipe.share = Some(Share {
-            seed: 0,
-            stages: arguments.stages,
-        });
+        recipe.share = Some(Share { seed: 0, stages: arguments.stages });
         let graph = onnx::read::from_proto(recipe.build()?.model, &mut NoExternalData)?;
         let types = infer::infer(&graph, &BTreeMap::new())?;
         models.push((graph, types));
         bar.inc(1);
     }
-    let views: Vec<SharedModel<'_>> = models
-        .iter()
-        .map(|(graph, types)| SharedModel {
-            graph,
-            types,
-            exits: &[],
-        })
-        .collect();
+    let views: Vec<SharedModel<'_>> =
+        models.iter().map(|(graph, types)| SharedModel { graph, types, exits: &[] }).collect();
     let shared = tessera_graph::share(&views, &mut |_| bar.inc(1))?;
     let repository = Repository::open_or_create(&root)?;
     for (seed, partition) in (1..).zip(&shared.partitions) {
@@ -111,16 +102,10 @@ pub(super) fn run(arguments: &BenchSiblings) -> Result<()> {
         ("weights, every model its own", report.bytes_apart),
         ("weights, distinct", report.distinct_weight_bytes),
         ("repository", report.repository_bytes),
-        (
-            "process, nothing loaded",
-            report.resident.resident_empty_bytes,
-        ),
+        ("process, nothing loaded", report.resident.resident_empty_bytes),
         ("process, all loaded", report.resident.resident_loaded_bytes),
         ("process, each ran once", report.resident.resident_ran_bytes),
-        (
-            "limit: 1.3 × distinct + 200 MB",
-            report.resident_limit_bytes,
-        ),
+        ("limit: 1.3 × distinct + 200 MB", report.resident_limit_bytes),
     ] {
         table.row([name.to_owned(), output::bytes(bytes)]);
     }
@@ -197,13 +182,8 @@ fn status_bytes(key: &str) -> Result<u64> {
     let path = "/proc/self/status";
     let text = std::fs::read_to_string(path).map_err(|error| Error::io(path, &error))?;
     let line = text.lines().find_map(|line| line.strip_prefix(key));
-    let kilobytes = line.and_then(|rest| {
-        rest.trim()
-            .trim_end_matches("kB")
-            .trim()
-            .parse::<u64>()
-            .ok()
-    });
+    let kilobytes =
+        line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     kilobytes
         .map(|kilobytes| kilobytes * 1024)
         .ok_or_else(|| Error::unsupported(format!("{path} has no line {key}")))
