@@ -179,7 +179,7 @@ fn mutate_node(node: &mut NodeProto, names: &[String], random: &mut Random) {
     let inputs = node.input.len();
     match random.below(9) {
         0 if inputs > 0 => {
-            node.input[random.below(inputs)].clone_from(&names[random.below(names.len())])
+            node.input[random.below(inputs)].clone_from(&names[random.below(names.len())]);
         }
         1 if inputs > 1 => node.input.swap(random.below(inputs), random.below(inputs)),
         2 if inputs > 0 => drop(node.input.remove(random.below(inputs))),

@@ -73,7 +73,8 @@ fn kind_of<T>(result: Result<T, Error>) -> ErrorKind {
 }
 
 /// Ways in which a file gets damaged.
-const DAMAGES: [(&str, fn(&mut Vec<u8>)); 5] = [
+type Damage = (&'static str, fn(&mut Vec<u8>));
+const DAMAGES: [Damage; 5] = [
     ("cut short by one byte", |bytes| bytes.truncate(bytes.len() - 1)),
     ("cut in half", |bytes| bytes.truncate(bytes.len() / 2)),
     ("emptied", Vec::clear),
