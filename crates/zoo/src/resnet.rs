@@ -185,8 +185,8 @@ mod tests {
     #[test]
     fn siblings_share_the_first_stages_and_nothing_else() {
         let recipe = Recipe { seed: 2, ..Recipe::new(Architecture::Resnet18) };
-        let sibling = Recipe { share: Some(Share { seed: 1, stages: 3 }), ..recipe.clone() };
-        let parent = graph(&Recipe { seed: 1, ..recipe.clone() });
+        let sibling = Recipe { share: Some(Share { seed: 1, stages: 3 }), ..recipe };
+        let parent = graph(&Recipe { seed: 1, ..recipe });
         let other = graph(&recipe);
         let sibling = graph(&sibling);
         assert_eq!(sibling.node, parent.node);

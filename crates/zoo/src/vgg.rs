@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn the_exit_is_a_whole_classifier_after_the_fourth_pool() {
         let plain = Recipe::new(Architecture::Vgg13);
-        let recipe = Recipe { exits: true, ..plain.clone() };
+        let recipe = Recipe { exits: true, ..plain };
         let classifier = recipe.parameters().unwrap() - plain.parameters().unwrap();
         assert_eq!(classifier, 123_642_856);
         let graph = recipe.assemble(Data::Omitted).unwrap().model.graph.unwrap();
