@@ -13,30 +13,47 @@ pub(crate) fn balance(costs: &[u64], blocks: usize, forced: &[usize]) -> Option<
         sums.push(sums[sums.len() - 1].saturating_add(*cost));
     }
     let cost = |from: usize, to: usize| sums[to] - sums[from];
-    // The last forced cut before each end: a run may not cross it.
-    let barrier = |end: usize| forced.iter().copied().filter(|&cut| cut < end).max().unwrap_or(0);
     let ends = costs.len() + 1;
+    // The last forced cut before each end: a run may not cross it.
+    let mut barrier = vec![0; ends];
+    for end in 1..ends {
+        let cut = end - 1;
+        barrier[end] = if forced.contains(&cut) { cut } else { barrier[cut] };
+    }
     // best[end]: cheapest possible maximum for the first `end` segments in the runs so far.
     let mut best: Vec<Option<u64>> =
-        (0..ends).map(|end| (end > 0 && barrier(end) == 0).then(|| cost(0, end))).collect();
+        (0..ends).map(|end| (end > 0 && barrier[end] == 0).then(|| cost(0, end))).collect();
     let mut from: Vec<Vec<usize>> = Vec::new();
     for _ in 1..blocks {
         let mut next = vec![None; ends];
         let mut starts = vec![0; ends];
+        // Where the runs so far can end at all is one stretch.
+        let (Some(low), Some(high)) =
+            (best.iter().position(Option::is_some), best.iter().rposition(Option::is_some))
+        else {
+            return None;
+        };
         for end in 1..ends {
-            // Walking the start down, the last run only grows: stop once it alone is worse.
-            for start in (barrier(end).max(1)..end).rev() {
-                let last = cost(start, end);
-                if next[end].is_some_and(|known| last >= known) {
-                    break;
-                }
-                let Some(before) = best[start] else { continue };
-                let worst = before.max(last);
-                if next[end].is_none_or(|known| worst < known) {
-                    next[end] = Some(worst);
-                    starts[end] = start;
+            let (low, high) = (low.max(barrier[end]).max(1), high.min(end - 1));
+            if low > high {
+                continue;
+            }
+            // As the last run starts later, it gets cheaper and what is before it dearer: the best
+            // start is where they cross, or the one before.
+            let before = |start: usize| best[start].unwrap_or(u64::MAX);
+            let (mut left, mut right) = (low, high);
+            while left < right {
+                let middle = left.midpoint(right);
+                if before(middle) >= cost(middle, end) {
+                    right = middle;
+                } else {
+                    left = middle + 1;
                 }
             }
+            let worst = |start: usize| before(start).max(cost(start, end));
+            let start = if left > low && worst(left - 1) <= worst(left) { left - 1 } else { left };
+            next[end] = Some(worst(start));
+            starts[end] = start;
         }
         best = next;
         from.push(starts);

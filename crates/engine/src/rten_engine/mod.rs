@@ -4,6 +4,7 @@
 //! itself does with the weights of a model; the other dtypes are refused by name.
 
 mod convert;
+mod guard;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -12,6 +13,8 @@ use std::sync::{Arc, Mutex};
 
 use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool};
 use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut};
+
+use guard::guarded;
 
 use crate::program::check_run;
 use crate::{Engine, LoadOptions, Program, Session};
@@ -71,8 +74,8 @@ impl Engine for Rten {
             settings.external_data_static(&reference.location(), bytes);
             weights.push(tensor);
         }
-        let model = settings.load(program.file().to_vec());
-        let model = model.map_err(|error| load_error(&label, &error))?;
+        let model =
+            load_model(&label, settings, |settings| settings.load(program.file().to_vec()))?;
         let ports = |ports: &[tessera_graph::BlockPort]| {
             ports.iter().map(|port| (port.name.clone(), port.dtype)).collect::<Vec<_>>()
         };
@@ -96,17 +99,14 @@ impl Engine for Rten {
     ) -> Result<Box<dyn Session>> {
         let label = file.display().to_string();
         let pool = self.pool(options, &label)?;
-        let model = ModelOptions::with_all_ops().load_file(file);
-        let model = model.map_err(|error| load_error(&label, &error))?;
+        let settings = ModelOptions::with_all_ops();
+        let model = load_model(&label, settings, |settings| settings.load_file(file))?;
         // The dtypes are the caller's to get right: rten does not keep what the file declared.
-        let inputs = inputs.iter().map(|name| (name.clone(), None));
         let mut session =
             RtenBlock::new(model, Vec::new(), label, Vec::new(), outputs.to_vec(), pool)?;
         session.input_ids = inputs
-            .clone()
-            .map(|(name, _): (String, Option<DType>)| {
-                node_id(&session.model, &session.label, &name)
-            })
+            .iter()
+            .map(|name| node_id(&session.model, &session.label, name))
             .collect::<Result<_>>()?;
         session.any_input_dtype = true;
         Ok(Box::new(session))
@@ -120,6 +120,22 @@ fn aligned(weight: &Tensor) -> Result<Tensor> {
         return Ok(weight.clone());
     }
     Tensor::copied(weight.dtype(), weight.shape(), bytes)
+}
+
+/// Loads a model; one whose shapes rten stumbles over is loaded without looking at them.
+fn load_model(
+    label: &str,
+    mut settings: ModelOptions,
+    load: impl Fn(&ModelOptions) -> Result<Model, rten::LoadError>,
+) -> Result<Model> {
+    let loaded = match guarded(label, || load(&settings)) {
+        Ok(loaded) => loaded,
+        Err(_) => {
+            settings.shape_inference(rten::ShapeInferenceMode::Off);
+            guarded(label, || load(&settings))?
+        }
+    };
+    loaded.map_err(|error| load_error(label, &error))
 }
 
 fn load_error(label: &str, error: &rten::LoadError) -> Error {
@@ -193,10 +209,9 @@ impl Session for RtenBlock {
             .map(|(&id, tensor)| Ok((id, convert::to_rten(&self.label, tensor)?)))
             .collect::<Result<Vec<_>>>()?;
         let options = RunOptions::default().with_thread_pool(Some(Arc::clone(&self.pool)));
-        let results = self
-            .model
-            .run(values, &self.output_ids, Some(options))
-            .map_err(|error| Error::engine(format!("{}: rten: {error}", self.label)))?;
+        let results =
+            guarded(&self.label, || self.model.run(values, &self.output_ids, Some(options)))?
+                .map_err(|error| Error::engine(format!("{}: rten: {error}", self.label)))?;
         results
             .into_iter()
             .zip(&self.outputs)

@@ -137,10 +137,15 @@ impl Indexer {
             }
             let id = self.define(input.name(), || "an input".to_owned())?;
             let declared = declared_type(input).ok_or_else(|| {
-                Error::invalid(format!(
-                    "input \"{}\": expected a tensor with a dtype",
-                    input.name()
-                ))
+                let name = input.name();
+                match input.r#type.as_ref().and_then(|declared| declared.value.as_ref()) {
+                    None | Some(type_proto::Value::TensorType(_)) => {
+                        Error::invalid(format!("input \"{name}\" declares no dtype, expected one"))
+                    }
+                    Some(_) => Error::unsupported(format!(
+                        "input \"{name}\" is a sequence, map or optional, expected a tensor"
+                    )),
+                }
             })?;
             self.graph.declared.insert(id, declared);
             self.graph.inputs.push(id);
