@@ -396,7 +396,7 @@ pub(crate) struct BenchChain {
     #[command(flatten)]
     pub(crate) engine: EngineArguments,
     /// Measured runs of each
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 100)]
     pub(crate) runs: usize,
     /// Print JSON
     #[arg(long)]

@@ -14,9 +14,34 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// Prints what the command line asks for (help, the version), or what is wrong with it in one line.
+fn explain(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    let is_answer = matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    );
+    if is_answer {
+        // Where nobody reads the help any more, there is nobody to tell.
+        drop(error.print());
+        return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    let text = error.to_string();
+    let problem: Vec<&str> =
+        text.lines().take_while(|line| !line.is_empty()).flat_map(str::split_whitespace).collect();
+    let problem = problem.join(" ");
+    eprintln!("tessera: {}; see --help", problem.strip_prefix("error: ").unwrap_or(&problem));
+    ExitCode::FAILURE
+}
+
 fn main() -> ExitCode {
     interrupt::clean_up_on_interrupt();
-    let arguments = arguments::Arguments::parse();
+    let arguments = match arguments::Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return explain(&error),
+    };
     let result = commands::run(arguments.command);
     interrupt::wait_if_interrupted();
     match result {

@@ -135,7 +135,12 @@ impl<'a> Chain<'a> {
             .filter(|&place| self.forced.contains(&places[place]))
             .map(|place| place + 1)
             .collect();
-        let starts = balance(&costs, count, &forced)
+        let hop = |&place: &usize| {
+            let known = self.types.get(self.points.cuts[place].tensor);
+            known.and_then(|known| known.bytes()).unwrap_or(0) as u64
+        };
+        let hops: Vec<u64> = places.iter().map(hop).collect();
+        let starts = balance(&costs, &hops, count, &forced)
             .ok_or_else(|| Error::usage(format!("no way to cut the model into {count} blocks")))?;
         Ok(starts.into_iter().map(|start| places[start - 1]).collect())
     }
@@ -148,18 +153,24 @@ impl<'a> Chain<'a> {
             .iter()
             .filter(|user| self.branches.of_node[user.index()].is_none());
         match (users.next(), users.next()) {
-            (Some(&user), None) => {
-                let node = self.graph.node(user);
-                node.domain.is_empty() && operators::is_fused_into_its_input(&node.op_type)
-            }
+            (Some(&user), None) => self.is_fused(user),
             _ => false,
         }
+    }
+
+    fn is_fused(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        node.domain.is_empty() && operators::is_fused_into_its_input(&node.op_type)
     }
 
     /// The costs of the segments between these cut points.
     fn segment_costs(&self, places: &[usize]) -> Vec<u64> {
         let weight = |nodes: &[NodeId]| {
-            let cost = |&id: &NodeId| cost::node_cost(self.graph, self.types, id).cost.weight();
+            // What is fused into the node before it costs next to nothing.
+            let cost = |&id: &NodeId| match self.is_fused(id) {
+                true => 1,
+                false => cost::node_cost(self.graph, self.types, id).cost.weight(),
+            };
             nodes.iter().map(cost).fold(0u64, u64::saturating_add)
         };
         let mut edges = vec![0];

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use serde::Serialize;
 use tessera_core::{Error, Result};
-use tessera_node::{Loader, RunOptions, Summary};
+use tessera_node::{Loader, RunOptions, Summary, median};
 use tessera_zoo::{Architecture, Recipe};
 
 use super::super::verify::load_whole;
@@ -29,6 +29,9 @@ struct Report {
     chain: Summary,
     /// Median of the chain over median of the whole.
     ratio: f64,
+    /// Median of the ratios of neighbouring runs, which a machine that gets slower or faster
+    /// meanwhile moves less.
+    paired_ratio: f64,
 }
 
 pub(super) fn run(arguments: &BenchChain) -> Result<()> {
@@ -86,6 +89,7 @@ pub(super) fn run(arguments: &BenchChain) -> Result<()> {
         blocks: partition.graph.blocks.len(),
         runs: whole_times.len(),
         ratio: chain_summary.median_ms / whole.median_ms,
+        paired_ratio: paired_ratio(&whole_times, &chain_times),
         whole,
         chain: chain_summary,
     };
@@ -99,9 +103,23 @@ pub(super) fn run(arguments: &BenchChain) -> Result<()> {
     }
     table.print()?;
     output::print(&format!(
-        "{} in {} blocks on {}, {} threads, {} runs each in turns: ratio {:.4}",
-        report.model, report.blocks, report.engine, report.threads, report.runs, report.ratio
+        "{} in {} blocks on {}, {} threads, {} runs each in turns: ratio {:.4}, paired {:.4}",
+        report.model,
+        report.blocks,
+        report.engine,
+        report.threads,
+        report.runs,
+        report.ratio,
+        report.paired_ratio
     ))
+}
+
+fn paired_ratio(whole: &[Duration], chain: &[Duration]) -> f64 {
+    let pairs = whole.iter().zip(chain);
+    let mut ratios: Vec<f64> =
+        pairs.map(|(whole, chain)| chain.as_secs_f64() / whole.as_secs_f64()).collect();
+    ratios.sort_by(f64::total_cmp);
+    median(&ratios).unwrap_or(f64::NAN)
 }
 
 /// The file to measure; an architecture of the zoo is written to a folder that is gone afterwards.
