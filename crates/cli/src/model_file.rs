@@ -72,9 +72,16 @@ impl ModelFile {
     }
 }
 
-/// The name to keep a model under: the file's, without its ending.
+/// The name to keep a model under: the file's, without its ending, and with a dash for what a
+/// repository takes for no part of a name.
 pub(crate) fn name_of(path: &Path) -> String {
-    path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("model").to_owned()
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@+".contains(c);
+    let name: String = stem.chars().map(|c| if fits(c) { c } else { '-' }).take(128).collect();
+    match name.trim_start_matches('.') {
+        "" => "model".to_owned(),
+        name => name.to_owned(),
+    }
 }
 
 /// The files in a model's folder, each mapped once.
@@ -162,4 +169,25 @@ pub(crate) fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
     }
     file.persist(path).map_err(|error| fail(&error.error))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_file_has_a_name_that_a_repository_takes() {
+        for (file, expected) in [
+            ("resnet50.onnx", "resnet50"),
+            ("my model (v2).onnx", "my-model--v2-"),
+            ("a/b/größe.onnx", "gr--e"),
+            (".hidden.onnx", "hidden"),
+            ("...", "model"),
+            ("", "model"),
+        ] {
+            let name = name_of(Path::new(file));
+            assert_eq!(name, expected, "{file}");
+            assert!(tessera_repository::check_name(&name).is_ok(), "{name}");
+        }
+    }
 }
