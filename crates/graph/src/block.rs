@@ -424,12 +424,7 @@ impl Writer<'_> {
     }
 
     fn port(&self, name: String, value: ValueId) -> Result<ValueInfoProto> {
-        let dtype = self.types.get(value).map(|known| known.dtype).ok_or_else(|| {
-            Error::unsupported(format!(
-                "tensor \"{}\" has no dtype that could be told, and can't pass between blocks",
-                self.graph.value_name(value)
-            ))
-        })?;
+        let dtype = self.types.known(self.graph, value)?.dtype;
         let tensor = type_proto::Tensor { elem_type: Some(dtype.onnx()), shape: None };
         Ok(ValueInfoProto {
             name: Some(name),
