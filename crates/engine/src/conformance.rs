@@ -38,6 +38,7 @@ pub const CHECKS: &[Check] = &[
     ("keeps_booleans", keeps_booleans),
     ("takes_tensors_that_are_not_aligned", takes_tensors_that_are_not_aligned),
     ("runs_bodies_that_capture", runs_bodies_that_capture),
+    ("adds_a_residual_in_any_number_of_dimensions", adds_a_residual_in_any_number_of_dimensions),
     ("gives_the_same_with_any_number_of_threads", gives_the_same_with_any_number_of_threads),
     ("refuses_a_wrong_dtype_by_name", refuses_a_wrong_dtype_by_name),
     ("refuses_a_wrong_number_of_tensors", refuses_a_wrong_number_of_tensors),
@@ -258,6 +259,47 @@ fn runs_bodies_that_capture(engine: &dyn Engine) {
             .collect();
         assert_near(&values(&session.run(&inputs, vec![None]).unwrap()[0]), &expected);
     }
+}
+
+/// `x + conv(x)` with the kernel one, on one and two dimensions of space.
+fn adds_a_residual_in_any_number_of_dimensions(engine: &dyn Engine) {
+    for shape in [vec![1, 16, 8], vec![1, 16, 8, 8]] {
+        for with_types in [false, true] {
+            let mut graph = GraphBuilder::new("residual");
+            let x = graph.input("x", DType::F32, shape.as_slice());
+            let mut kernel = vec![16, 16];
+            kernel.resize(shape.len(), 1);
+            let weights = (0..256).map(|at| if at % 17 == 0 { 1.0 } else { 0.0 }).collect();
+            let w = graph.weight("w", &kernel, weights);
+            // Written out as exporters do: rten takes the default pads for those of an image.
+            let (space, one) = (shape.len() - 2, [1, 1]);
+            let attributes = [
+                builder::ints("kernel_shape", &one[..space]),
+                builder::ints("strides", &one[..space]),
+                builder::ints("dilations", &one[..space]),
+                builder::ints("pads", &[0; 4][..2 * space]),
+            ];
+            let made = graph.node("Conv", &[&x, &w], attributes);
+            let sum = graph.node("Add", &[&made, &x], []);
+            graph.output_of_any_shape(&sum, DType::F32);
+            let partition = whole(graph.build());
+            let mut program = program(&partition);
+            if with_types {
+                let types = [partition.graph.inputs[0].tensor_type.clone()];
+                program = program.with_input_types(&types).unwrap();
+            }
+            let mut session = engine.load(&program, &LoadOptions::default()).unwrap();
+            let count = shape.iter().product();
+            let values: Vec<f32> = (0..count).map(|at| (at % 23) as f32 - 11.0).collect();
+            let input = Tensor::from_f32(&shape, &values).unwrap();
+            let expected: Vec<f64> = values.iter().map(|&v| 2.0 * f64::from(v)).collect();
+            assert_near(&values_of(&mut *session, input), &expected);
+        }
+    }
+}
+
+fn values_of(session: &mut dyn Session, input: Tensor) -> Vec<f64> {
+    values(&session.run(&[input], vec![None]).unwrap()[0])
 }
 
 fn gives_the_same_with_any_number_of_threads(engine: &dyn Engine) {

@@ -9,8 +9,10 @@
 
 use std::collections::HashMap;
 
+use tessera_core::DType;
 use tessera_graph::onnx::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto::AttributeType,
+    AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto,
+    attribute_proto::AttributeType, type_proto,
 };
 
 /// What the names of the tensors that we put in end with.
@@ -21,7 +23,8 @@ pub(super) fn enter(model: &mut ModelProto) {
     let Some(graph) = &mut model.graph else {
         return;
     };
-    let inputs: Vec<String> = graph.input.iter().map(|input| input.name().to_owned()).collect();
+    let inputs: Vec<String> =
+        graph.input.iter().filter(|input| is_image(input)).map(|i| i.name().to_owned()).collect();
     for input in inputs {
         let feeds = |op: &str| {
             graph.node.iter().any(|node| {
@@ -35,6 +38,17 @@ pub(super) fn enter(model: &mut ModelProto) {
         rename_inputs(graph, &HashMap::from([(input.clone(), through.clone())]));
         graph.node.insert(0, identity_pooling(input, through));
     }
+}
+
+/// Whether a value is known to be what the layout is for: f32, with two dimensions of space.
+fn is_image(value: &ValueInfoProto) -> bool {
+    let Some(type_proto::Value::TensorType(tensor)) =
+        value.r#type.as_ref().and_then(|declared| declared.value.as_ref())
+    else {
+        return false;
+    };
+    tensor.elem_type() == DType::F32.onnx()
+        && tensor.shape.as_ref().is_some_and(|shape| shape.dim.len() == 4)
 }
 
 fn identity_pooling(from: String, to: String) -> NodeProto {
