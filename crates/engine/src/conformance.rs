@@ -38,6 +38,7 @@ pub const CHECKS: &[Check] = &[
     ("keeps_booleans", keeps_booleans),
     ("takes_tensors_that_are_not_aligned", takes_tensors_that_are_not_aligned),
     ("runs_bodies_that_capture", runs_bodies_that_capture),
+    ("runs_bodies_with_weights_of_their_own", runs_bodies_with_weights_of_their_own),
     ("adds_a_residual_in_any_number_of_dimensions", adds_a_residual_in_any_number_of_dimensions),
     ("gives_the_same_with_any_number_of_threads", gives_the_same_with_any_number_of_threads),
     ("refuses_a_wrong_dtype_by_name", refuses_a_wrong_dtype_by_name),
@@ -258,6 +259,46 @@ fn runs_bodies_that_capture(engine: &dyn Engine) {
             })
             .collect();
         assert_near(&values(&session.run(&inputs, vec![None]).unwrap()[0]), &expected);
+    }
+}
+
+/// `(x · a) · b` or `(x · a) · c`, where `b` and `c` belong to the branches.
+fn runs_bodies_with_weights_of_their_own(engine: &dyn Engine) {
+    let diagonal = |value: f32| -> Vec<f32> {
+        (0..64 * 64).map(|at| if at % 65 == 0 { value } else { 0.0 }).collect()
+    };
+    let mut model = GraphBuilder::new("weights of bodies");
+    let x = model.input("x", DType::F32, [1usize, 64]);
+    let condition = model.input("condition", DType::Bool, [0usize; 0]);
+    let a = model.weight("a", &[64, 64], diagonal(2.0));
+    let outer = model.node_named("outer", "MatMul", &[&x, &a], []);
+    let branch = |name: &str, value: f32| {
+        let mut body = GraphBuilder::new(name);
+        let own = body.weight(name, &[64, 64], diagonal(value));
+        let made = body.node("MatMul", &[&outer, &own], []);
+        body.output_of_any_shape(&made, DType::F32);
+        builder::graph(name, body.build_graph())
+    };
+    let branches = [branch("then_branch", 5.0), branch("else_branch", 7.0)];
+    let y = model.node("If", &[&condition], branches);
+    model.output_of_any_shape(&y, DType::F32);
+    let partition = whole(model.build());
+    let mut session = engine.load(&program(&partition), &LoadOptions::default()).unwrap();
+    for (flag, factor) in [(1u8, 10.0), (0, 14.0)] {
+        let given = [
+            Tensor::from_f32(&[1, 64], &[3.0; 64]).unwrap(),
+            Tensor::copied(DType::Bool, &[], &[flag]).unwrap(),
+        ];
+        let inputs: Vec<Tensor> = partition.graph.blocks[0]
+            .inputs
+            .iter()
+            .map(|source| match source {
+                tessera_graph::Source::Input(index) => given[*index].clone(),
+                tessera_graph::Source::Block { .. } => panic!("one block has no other"),
+            })
+            .collect();
+        let outputs = session.run(&inputs, vec![None]).unwrap();
+        assert_near(&values(&outputs[0]), &[3.0 * factor; 64]);
     }
 }
 

@@ -1,6 +1,5 @@
 //! The optimised form of a block, with its weights in a file that is mapped.
 
-use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use ort::AsPointer;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use prost::Message;
 use tessera_core::{DType, Error, Result, Tensor};
-use tessera_graph::onnx::{ModelProto, tensor_proto};
+use tessera_graph::onnx::{ModelProto, NodeProto, TensorProto, tensor_proto};
 
 use super::session::SharedSession;
 use super::value::{OrtValue, check};
@@ -83,34 +82,23 @@ impl Prepared {
         })?;
         let graph = proto.graph.get_or_insert_default();
         layout::leave(graph);
-        let mut file = None;
+        let file = match weights.exists() {
+            true => Bytes::from_owner(Mapping::open(weights)?),
+            false => Bytes::new(),
+        };
         let mut found = Vec::new();
-        for tensor in &graph.initializer {
-            if tensor.data_location() != tensor_proto::DataLocation::External {
-                continue;
-            }
-            let mapped = match &file {
-                Some(mapped) => mapped,
-                None => file.insert(Bytes::from_owner(Mapping::open(weights)?)),
-            };
+        for tensor in graph.initializer.iter().filter(|tensor| is_external(tensor)) {
             let wrong = |what: &str| {
                 Error::engine(format!("optimised weight \"{}\": {what}", tensor.name()))
             };
-            let entries: HashMap<&str, &str> =
-                tensor.external_data.iter().map(|entry| (entry.key(), entry.value())).collect();
-            let number = |key: &str| entries.get(key).and_then(|text| text.parse::<usize>().ok());
-            let offset = number("offset").unwrap_or(0);
-            let length = number("length").ok_or_else(|| wrong("no length"))?;
-            let end = offset.checked_add(length).filter(|&end| end <= mapped.len());
-            let slice = mapped.slice(offset..end.ok_or_else(|| wrong("past the end of its file"))?);
             let dtype = DType::from_onnx(tensor.data_type()).ok_or_else(|| wrong("no dtype"))?;
             let shape: Vec<usize> =
                 tensor.dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).collect();
             let name = CString::new(tensor.name()).map_err(|_| wrong("a zero byte in its name"))?;
-            found.push((name, Tensor::from_bytes(dtype, &shape, slice)?));
+            found.push((name, Tensor::from_bytes(dtype, &shape, content(tensor, &file)?)?));
         }
-        let file_len = file.map_or(0, |mapped: Bytes| mapped.len());
-        Ok(Self { model: proto.encode_to_vec(), weights: found, file_len })
+        take_in_weights_of_bodies(&mut graph.node, &file)?;
+        Ok(Self { model: proto.encode_to_vec(), weights: found, file_len: file.len() })
     }
 
     /// Makes a session that uses our memory for every weight.
@@ -145,6 +133,40 @@ impl Prepared {
         let session = builder.commit_from_memory(&self.model)?;
         Ok(SharedSession::of_block(session, self, values))
     }
+}
+
+fn is_external(tensor: &TensorProto) -> bool {
+    tensor.data_location() == tensor_proto::DataLocation::External
+}
+
+/// The elements of a weight that ONNX Runtime wrote to `file`.
+fn content(tensor: &TensorProto, file: &Bytes) -> Result<Bytes> {
+    let entry = |key: &str| tensor.external_data.iter().find(|entry| entry.key() == key);
+    let number = |key: &str| entry(key).and_then(|entry| entry.value().parse::<usize>().ok());
+    let offset = number("offset").unwrap_or(0);
+    let end = number("length").and_then(|length| offset.checked_add(length));
+    match end.filter(|&end| end <= file.len()) {
+        Some(end) => Ok(file.slice(offset..end)),
+        None => Err(Error::engine(format!(
+            "optimised weight \"{}\" lies past the end of its file",
+            tensor.name()
+        ))),
+    }
+}
+
+/// Puts the weights of bodies back into the model: weights can be supplied to a graph, not to its
+/// bodies.
+fn take_in_weights_of_bodies(nodes: &mut [NodeProto], file: &Bytes) -> Result<()> {
+    let attributes = nodes.iter_mut().flat_map(|node| &mut node.attribute);
+    for body in attributes.flat_map(|a| a.g.iter_mut().chain(&mut a.graphs)) {
+        for tensor in body.initializer.iter_mut().filter(|tensor| is_external(tensor)) {
+            tensor.raw_data = Some(content(tensor, file)?);
+            tensor.data_location = None;
+            tensor.external_data.clear();
+        }
+        take_in_weights_of_bodies(&mut body.node, file)?;
+    }
+    Ok(())
 }
 
 /// Why a session was not made.
