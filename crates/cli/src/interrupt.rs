@@ -46,12 +46,15 @@ pub(crate) fn clean_up_on_interrupt() {
     std::thread::spawn(move || {
         let Some(signal) = signals.forever().next() else { return };
         INTERRUPTED.store(true, Ordering::SeqCst);
-        // The rest of the process is still at work and may write on for a moment.
-        for _ in 0..5 {
-            if remove_unfinished() {
+        // The rest of the process is still at work and may write on for a moment: it is clean once
+        // it stays clean.
+        let mut clean = 0;
+        for _ in 0..50 {
+            clean = if remove_unfinished() { clean + 1 } else { 0 };
+            if clean == 3 {
                 break;
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(10));
         }
         eprintln!("tessera: interrupted");
         // Without the usual goodbyes: libraries would tear down what other threads still use.
@@ -59,7 +62,7 @@ pub(crate) fn clean_up_on_interrupt() {
     });
 }
 
-/// Removes this process' unfinished files; tells whether none is left.
+/// Removes this process' unfinished files; tells whether there was none to remove.
 fn remove_unfinished() -> bool {
     let folders = FOLDERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mut clean = true;
@@ -67,11 +70,12 @@ fn remove_unfinished() -> bool {
         let Ok(path) = entry.map(|entry| entry.path()) else { continue };
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if name.starts_with(&mark()) {
-            let removed = match path.is_dir() {
+            clean = false;
+            // What can't be removed now is tried again.
+            drop(match path.is_dir() {
                 true => std::fs::remove_dir_all(&path),
                 false => std::fs::remove_file(&path),
-            };
-            clean &= removed.is_ok() && !path.exists();
+            });
         }
     }
     clean

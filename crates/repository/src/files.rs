@@ -48,7 +48,13 @@ pub(crate) fn content_path(root: &Path, kind: Kind, hash: ContentHash) -> PathBu
 /// Writes `content` to `target`, which appears whole or not at all.
 pub(crate) fn write_whole(root: &Path, target: &Path, content: &[u8]) -> Result<()> {
     let folder = target.parent().unwrap_or(root);
-    fs::create_dir_all(folder).map_err(|error| io(folder, &error))?;
+    // Only the last folder: a repository that was removed meanwhile must not come back in part.
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(io(folder, &error));
+        }
+        _ => {}
+    }
     let temporary = root.join("tmp");
     // The name tells whose it is, so that an interrupted process can clean up after itself.
     let mut file = tempfile::Builder::new()
