@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use tessera_core::{Error, Result};
 use tessera_engine::{EngineName, LoadOptions};
 use tessera_graph::{CutPoints, ExitSpec, Split};
+use tessera_tensormq::Transport;
 
 /// Serves neural networks as blocks: cut any ONNX model, share what is the same, run the pieces.
 #[derive(Parser)]
@@ -380,6 +381,14 @@ pub(crate) enum Bench {
     Chain(BenchChain),
     /// Many siblings of a model: bytes in the repository, and in memory with all of them loaded
     Siblings(BenchSiblings),
+    /// How long a tensor takes to the next block, one way, over each transport
+    ///
+    /// Between two processes (two threads for `thread`) that take turns: the receiver notes when a
+    /// message is there, compared with the time that the sender wrote into its tensor just before.
+    Hop(BenchHop),
+    /// The other process of `bench hop`
+    #[command(hide = true)]
+    HopPeer(BenchHopPeer),
     /// Load every model of a repository and print the memory that this process holds
     Resident(BenchResident),
 }
@@ -401,6 +410,34 @@ pub(crate) struct BenchChain {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchHop {
+    /// thread, shm, zmq-ipc or zmq-tcp
+    #[arg(long, default_value = "shm")]
+    pub(crate) transport: Transport,
+    /// Bytes of the tensor
+    #[arg(long, default_value_t = 3_211_264)]
+    pub(crate) bytes: usize,
+    /// Messages that are measured
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) count: usize,
+    /// Microseconds between a message and the next; with a gap the receiver has gone to sleep
+    #[arg(long, default_value_t = 0)]
+    pub(crate) gap: u64,
+    /// Microseconds to look again and again before going to sleep; default by measurement
+    #[arg(long)]
+    pub(crate) spin: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchHopPeer {
+    /// What to do, as JSON
+    pub(crate) task: String,
 }
 
 #[derive(Args)]

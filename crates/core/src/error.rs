@@ -20,6 +20,12 @@ pub enum ErrorKind {
     Io,
     /// An engine failed while loading or running a block.
     Engine,
+    /// A queue or a pool has no room, and the caller did not want to wait.
+    Full,
+    /// The time that the caller gave has passed.
+    TimedOut,
+    /// Whoever was at the other end is gone: ended, killed, or out of reach for too long.
+    Lost,
 }
 
 /// An error with a kind and one line that names the thing at fault and what would be right.
@@ -65,6 +71,12 @@ impl Error {
         corrupt => Corrupt,
         /// An engine failed while loading or running a block.
         engine => Engine,
+        /// A queue or a pool has no room.
+        full => Full,
+        /// The time that the caller gave has passed.
+        timed_out => TimedOut,
+        /// Whoever was at the other end is gone.
+        lost => Lost,
     }
 
     /// The operating system refused to do `what` ("read weights/ab…").

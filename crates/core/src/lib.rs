@@ -7,6 +7,7 @@ mod device;
 mod dtype;
 mod error;
 mod hash;
+mod region;
 mod shape;
 mod tensor;
 
@@ -14,5 +15,6 @@ pub use device::Device;
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use hash::ContentHash;
+pub use region::{Buffer, Event, HostBuffer, Location, PoolId, PoolSlot, Region};
 pub use shape::{Dim, TensorType, display_shape, element_count};
-pub use tensor::{Buffer, HostBuffer, Location, Region, Tensor, TensorMut};
+pub use tensor::{Tensor, TensorMut};

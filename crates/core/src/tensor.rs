@@ -1,4 +1,4 @@
-//! Tensors, and the memory that they live in.
+//! Tensors: a dtype and a shape over memory.
 //!
 //! A tensor's life is a chain of types: a [`TensorMut`] has one owner who may write it; frozen, it
 //! is a [`Tensor`], which anyone may hold and nobody can write. Neither says who allocated the
@@ -10,114 +10,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
-use crate::{DType, Error, Result, display_shape, element_count};
-
-/// Where a buffer's memory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum Location {
-    /// Memory of this host that the CPU reads.
-    Host,
-    /// Memory of one GPU.
-    Cuda(u32),
-}
-
-/// A piece of memory that somebody owns and gives back when dropped.
-///
-/// The address stays the same for as long as the region lives.
-pub trait Region: Send + Sync {
-    /// Where the memory is.
-    fn location(&self) -> Location;
-    /// Address of the first byte, on the device that [`Region::location`] names.
-    fn address(&self) -> NonNull<u8>;
-    /// Length in bytes.
-    fn len(&self) -> usize;
-    /// Whether there are no bytes.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    /// The bytes, where the CPU can read them.
-    fn bytes(&self) -> Option<&[u8]>;
-    /// The bytes to write; `None` where the CPU can't or where the region is read-only.
-    fn bytes_mut(&mut self) -> Option<&mut [u8]>;
-}
-
-/// Memory with one owner, who may write it.
-pub type Buffer = Box<dyn Region>;
-
-/// Heap memory, aligned for vector instructions.
-pub struct HostBuffer {
-    storage: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-/// Cache lines and AVX-512 registers are this long.
-const ALIGNMENT: usize = 64;
-
-impl HostBuffer {
-    /// A buffer of `len` zeroed bytes.
-    pub fn new(len: usize) -> Self {
-        Self::over(vec![0; len.saturating_add(ALIGNMENT)], len)
-    }
-
-    /// A buffer of `len` zeroed bytes; fails where there is not that much memory.
-    pub fn try_new(len: usize) -> Result<Self> {
-        let mut storage = Vec::new();
-        let whole = len.saturating_add(ALIGNMENT);
-        storage
-            .try_reserve_exact(whole)
-            .map_err(|_| Error::usage(format!("no memory for a tensor of {len} bytes")))?;
-        storage.resize(whole, 0);
-        Ok(Self::over(storage, len))
-    }
-
-    fn over(storage: Vec<u8>, len: usize) -> Self {
-        let start = storage.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-        Self { storage, start, len }
-    }
-}
-
-impl Region for HostBuffer {
-    fn location(&self) -> Location {
-        Location::Host
-    }
-    fn address(&self) -> NonNull<u8> {
-        NonNull::from(&self.storage[self.start..]).cast()
-    }
-    fn len(&self) -> usize {
-        self.len
-    }
-    fn bytes(&self) -> Option<&[u8]> {
-        Some(&self.storage[self.start..self.start + self.len])
-    }
-    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        Some(&mut self.storage[self.start..self.start + self.len])
-    }
-}
-
-/// Read-only host memory that is shared by reference count (a mapping, a decoded file).
-struct SharedBytes(Bytes);
-
-impl Region for SharedBytes {
-    fn location(&self) -> Location {
-        Location::Host
-    }
-    fn address(&self) -> NonNull<u8> {
-        NonNull::from(&self.0[..]).cast()
-    }
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn bytes(&self) -> Option<&[u8]> {
-        Some(&self.0)
-    }
-    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        None
-    }
-}
+use crate::region::SharedBytes;
+use crate::{
+    Buffer, DType, Error, Event, HostBuffer, Location, Region, Result, display_shape, element_count,
+};
 
 /// A tensor under construction: one owner, writable, contiguous and row-major.
 pub struct TensorMut {
@@ -178,7 +75,14 @@ impl TensorMut {
             dtype: self.dtype,
             shape: self.shape,
             data: Data::Region { region: self.buffer.into(), offset: 0 },
+            after: None,
         }
+    }
+
+    /// Ends writing on our side while a device may still write: the tensor may be read once
+    /// `event` has happened.
+    pub fn freeze_after(self, event: Arc<dyn Event>) -> Tensor {
+        Tensor { after: Some(event), ..self.freeze() }
     }
 }
 
@@ -194,6 +98,7 @@ pub struct Tensor {
     dtype: DType,
     shape: Vec<usize>,
     data: Data,
+    after: Option<Arc<dyn Event>>,
 }
 
 #[derive(Clone)]
@@ -214,20 +119,36 @@ impl Tensor {
             )));
         }
         let region: Arc<dyn Region> = Arc::new(SharedBytes(bytes));
-        Ok(Self { dtype, shape: shape.to_vec(), data: Data::Region { region, offset: 0 } })
+        Ok(Self {
+            dtype,
+            shape: shape.to_vec(),
+            data: Data::Region { region, offset: 0 },
+            after: None,
+        })
     }
 
     /// A tensor over any region, which is kept and not copied.
     pub fn from_region(dtype: DType, shape: &[usize], region: Arc<dyn Region>) -> Result<Self> {
+        Self::from_region_at(dtype, shape, region, 0)
+    }
+
+    /// A tensor that starts `offset` bytes into a region, which is kept and not copied.
+    pub fn from_region_at(
+        dtype: DType,
+        shape: &[usize],
+        region: Arc<dyn Region>,
+        offset: usize,
+    ) -> Result<Self> {
         let len = byte_len(dtype, shape)?;
-        if region.len() < len {
+        if offset.checked_add(len).is_none_or(|end| end > region.len()) {
             return Err(Error::invalid(format!(
                 "{} needs {len} bytes, got {}",
                 display_shape(dtype, shape),
-                region.len()
+                region.len().saturating_sub(offset)
             )));
         }
-        Ok(Self { dtype, shape: shape.to_vec(), data: Data::Region { region, offset: 0 } })
+        let data = Data::Region { region, offset };
+        Ok(Self { dtype, shape: shape.to_vec(), data, after: None })
     }
 
     /// A tensor of `f32` values.
@@ -270,6 +191,7 @@ impl Tensor {
             dtype: DType::String,
             shape: shape.to_vec(),
             data: Data::Strings(strings.into()),
+            after: None,
         })
     }
 
@@ -302,6 +224,27 @@ impl Tensor {
             Data::Region { region, .. } => region.location(),
             Data::Strings(_) => Location::Host,
         }
+    }
+
+    /// The memory it is in, and how far into it the first element is; `None` for strings.
+    pub fn region(&self) -> Option<(&Arc<dyn Region>, usize)> {
+        match &self.data {
+            Data::Region { region, offset } => Some((region, *offset)),
+            Data::Strings(_) => None,
+        }
+    }
+
+    /// What must have happened before the memory may be read; `None` where it may be read now.
+    pub fn after(&self) -> Option<&Arc<dyn Event>> {
+        self.after.as_ref()
+    }
+
+    /// The same tensor once its memory may be read; waits for that where it must.
+    pub fn settled(self) -> Result<Self> {
+        if let Some(event) = &self.after {
+            event.wait()?;
+        }
+        Ok(Self { after: None, ..self })
     }
 
     /// Address of the first element; `None` for strings.
@@ -377,6 +320,7 @@ impl Tensor {
                 dtype: self.dtype,
                 shape,
                 data: Data::Region { region: Arc::clone(region), offset: offset + start * row },
+                after: self.after.clone(),
             }),
             Data::Strings(_) => Err(wrong()),
         }
@@ -421,15 +365,6 @@ fn byte_len(dtype: DType, shape: &[usize]) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_buffer_starts_at_a_cache_line() {
-        for len in [0, 1, 63, 64, 1000] {
-            let buffer = HostBuffer::new(len);
-            assert_eq!(buffer.address().as_ptr().addr() % ALIGNMENT, 0);
-            assert_eq!(buffer.bytes().unwrap().len(), len);
-        }
-    }
 
     #[test]
     fn rows_share_the_memory_of_the_whole() {

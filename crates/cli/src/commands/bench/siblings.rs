@@ -124,11 +124,12 @@ fn measure_in_child(arguments: &BenchSiblings, root: &std::path::Path) -> Result
         .arg(root)
         .args(["--engine", &arguments.engine.engine.to_string()])
         .args(["--threads", &arguments.engine.threads.to_string()])
-        .stderr(std::process::Stdio::inherit())
         .output()
         .map_err(fail)?;
     if !result.status.success() {
-        return Err(Error::engine("the process that loads all models failed"));
+        // In its words, and through this process: it says nothing more once it was interrupted.
+        let words = String::from_utf8_lossy(&result.stderr);
+        return Err(Error::engine(format!("the process that loads all models: {}", words.trim())));
     }
     serde_json::from_slice(&result.stdout)
         .map_err(|error| Error::invalid(format!("the process that loads all models: {error}")))

@@ -1,0 +1,75 @@
+//! Frames without a copy: a tensor's memory is lent to libzmq until it is on its way, and what
+//! libzmq received is a tensor's memory.
+
+#![allow(unsafe_code, reason = "libzmq takes and gives raw memory")]
+
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+
+use tessera_core::{Location, Region, Tensor};
+
+/// Sends the bytes of a tensor as a frame, without copying them.
+pub(super) fn send_tensor(socket: &mut zmq::Socket, tensor: Tensor, flags: i32) -> zmq::Result<()> {
+    let Some(bytes) = tensor.bytes() else { return Err(zmq::Error::EINVAL) };
+    if bytes.is_empty() {
+        return socket.send(zmq::Message::new(), flags);
+    }
+    let (address, len) = (bytes.as_ptr(), bytes.len());
+    let hint = Box::into_raw(Box::new(tensor));
+    let mut message = zmq_sys::zmq_msg_t::default();
+    // SAFETY: the memory is the tensor's, which nobody writes, and which lives until libzmq calls
+    // `give_back` with the hint, once. libzmq only reads it.
+    unsafe {
+        let data = address.cast_mut().cast::<c_void>();
+        if zmq_sys::zmq_msg_init_data(&mut message, data, len, Some(give_back), hint.cast()) != 0 {
+            drop(Box::from_raw(hint));
+            return Err(last_error());
+        }
+        if zmq_sys::zmq_msg_send(&mut message, socket.as_mut_ptr(), flags as c_int) < 0 {
+            let error = last_error();
+            // It was not taken over: closing it gives the memory back.
+            zmq_sys::zmq_msg_close(&mut message);
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// libzmq is done with a frame; called on a thread of its own.
+unsafe extern "C" fn give_back(_data: *mut c_void, hint: *mut c_void) {
+    // SAFETY: the hint is the box that `send_tensor` made, and this is called once.
+    drop(unsafe { Box::from_raw(hint.cast::<Tensor>()) });
+}
+
+fn last_error() -> zmq::Error {
+    // SAFETY: reads a number of this thread.
+    zmq::Error::from_raw(unsafe { zmq_sys::zmq_errno() })
+}
+
+/// A frame that was received, as memory.
+pub(super) struct ReceivedFrame(Box<zmq::Message>);
+
+impl ReceivedFrame {
+    /// Boxed: short frames lie within the message itself, and must not move.
+    pub(super) fn new(message: zmq::Message) -> Self {
+        Self(Box::new(message))
+    }
+}
+
+impl Region for ReceivedFrame {
+    fn location(&self) -> Location {
+        Location::Host
+    }
+    fn address(&self) -> NonNull<u8> {
+        NonNull::from(&self.0[..]).cast()
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn bytes(&self) -> Option<&[u8]> {
+        Some(&self.0)
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+}

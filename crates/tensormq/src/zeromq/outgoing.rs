@@ -1,0 +1,503 @@
+//! The sending end: one or several connections, made anew when they break.
+
+use std::collections::HashSet;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tessera_core::{Error, ErrorKind, Location, Result, Tensor};
+
+use super::frame::send_tensor;
+use super::monitor::{Happened, Monitored};
+use super::timer::Timer;
+use super::wire::{Control, Hello, Progress};
+use super::{Keys, incoming, key_from_text, prepare, receive_frames, zmq_error};
+use crate::address::Transport;
+use crate::bell::Bell;
+use crate::channel::{Attempt, NotSent, Outgoing};
+use crate::courier::Inner;
+use crate::driver::Source;
+use crate::flight::{Fate, Flight};
+use crate::handover::{arm, disarm, raise};
+use crate::layout::{Clock, Descriptor, Envelope, Place};
+use crate::message::Message;
+use crate::payload;
+use crate::sync::{Mutex, lock};
+use crate::wait::{Deadline, Wait};
+
+/// How soon a connection that broke is tried again, at first and at most.
+const RETRY: Duration = Duration::from_millis(20);
+const SLOWEST_RETRY: Duration = Duration::from_millis(500);
+
+/// Where to, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    pub(crate) transport: Transport,
+    pub(crate) endpoint: String,
+    /// The receiver's public key, where it is encrypted.
+    pub(crate) server_key: Option<String>,
+    pub(crate) keys: Option<Keys>,
+    pub(crate) inbox: String,
+    pub(crate) lanes: u16,
+}
+
+/// The sending end of a channel.
+pub(crate) struct ZmqOutgoing {
+    route: Route,
+    session: u128,
+    state: Mutex<State>,
+    flight: Flight,
+    bell: Bell,
+    alarm: AtomicU32,
+    timer: Timer,
+    courier: Weak<Inner>,
+    own: Weak<Self>,
+}
+
+struct State {
+    lanes: Vec<Lane>,
+    status: Status,
+    /// How long to wait before the next attempt to connect.
+    retry: Duration,
+    /// Room in the receiver's queue.
+    depth: u32,
+    /// How long the receiver keeps a session whose connection is gone.
+    lease: Duration,
+    /// Whether there was a welcome.
+    known: bool,
+    /// Number of the message that was sent last.
+    sequence: u64,
+    closed: bool,
+}
+
+struct Lane {
+    monitored: Monitored,
+    welcomed: bool,
+}
+
+enum Status {
+    /// Since then, until all lanes are welcome.
+    Connecting(Deadline),
+    Connected,
+    /// Over, and why.
+    Lost(ErrorKind, String),
+}
+
+impl ZmqOutgoing {
+    /// Connects, and waits until the receiver says welcome.
+    pub(crate) fn connect(
+        route: Route,
+        session: u128,
+        courier: &Arc<Inner>,
+        wait: Wait,
+    ) -> Result<Arc<Self>> {
+        if route.lanes == 0 || route.lanes > incoming::MOST_LANES {
+            let most = incoming::MOST_LANES;
+            return Err(Error::usage(format!("a channel has between 1 and {most} lanes")));
+        }
+        let (bell, timer) = (Bell::new()?, Timer::new()?);
+        let channel = Arc::new_cyclic(|own| Self {
+            route,
+            session,
+            state: Mutex::new(State {
+                lanes: Vec::new(),
+                status: Status::Connecting(Deadline::now()),
+                retry: RETRY,
+                depth: 0,
+                lease: Duration::ZERO,
+                known: false,
+                sequence: 0,
+                closed: false,
+            }),
+            flight: Flight::default(),
+            bell,
+            alarm: AtomicU32::new(0),
+            timer,
+            courier: Arc::downgrade(courier),
+            own: own.clone(),
+        });
+        courier.driver.add(&channel.timer, channel.source())?;
+        let mut state = lock(&channel.state);
+        channel.open(&mut state)?;
+        // A socket announces what comes once it was found empty, not before.
+        channel.work(&mut state);
+        drop(state);
+        loop {
+            arm(&channel.alarm);
+            match &lock(&channel.state).status {
+                Status::Connected => break,
+                Status::Lost(kind, why) => return Err(Error::new(*kind, why.clone())),
+                Status::Connecting(_) => {}
+            }
+            if !channel.bell.sleep(wait) {
+                channel.close_lanes(&mut lock(&channel.state));
+                return Err(Error::timed_out(format!("no answer from {}", channel.route.endpoint)));
+            }
+        }
+        Ok(channel)
+    }
+
+    fn source(&self) -> Weak<dyn Source> {
+        Weak::<Self>::clone(&self.own)
+    }
+
+    /// Makes new connections and says hello on each.
+    fn open(&self, state: &mut State) -> Result<()> {
+        self.close_lanes(state);
+        let courier = self.courier.upgrade().ok_or_else(|| Error::lost("the transport ended"))?;
+        let network = courier.network()?;
+        let Route { transport, endpoint, server_key, keys, inbox, lanes } = &self.route;
+        let fail = |error| zmq_error("a socket of ZeroMQ", error);
+        for lane in 0..*lanes {
+            let socket = network.context.socket(zmq::DEALER).map_err(fail)?;
+            prepare(&socket, *transport == Transport::ZmqTcp).map_err(fail)?;
+            // We make new ones ourselves, because what was on the old ones may not be sent again
+            // blindly.
+            socket.set_reconnect_ivl(-1).map_err(fail)?;
+            socket.set_connect_timeout(2000).map_err(fail)?;
+            if let Some(server_key) = server_key {
+                let keys = match keys {
+                    Some(keys) => keys.clone(),
+                    None => Keys::generate()?,
+                };
+                socket.set_curve_serverkey(&key_from_text(server_key)?).map_err(fail)?;
+                socket.set_curve_publickey(&keys.public).map_err(fail)?;
+                socket.set_curve_secretkey(&keys.secret).map_err(fail)?;
+            }
+            let mut monitored = Monitored::new(&network.context, socket)?;
+            monitored.socket.connect(endpoint).map_err(|error| zmq_error(endpoint, error))?;
+            let hello = Control::Hello(Hello {
+                session: self.session,
+                courier: courier.id,
+                lane,
+                lanes: *lanes,
+                resume: state.known,
+                inbox: inbox.clone(),
+            });
+            monitored.socket.send(hello.encode(), zmq::DONTWAIT).map_err(fail)?;
+            monitored.watch(&courier.driver, &self.source())?;
+            state.lanes.push(Lane { monitored, welcomed: false });
+        }
+        Ok(())
+    }
+
+    fn close_lanes(&self, state: &mut State) {
+        let courier = self.courier.upgrade();
+        for mut lane in state.lanes.drain(..) {
+            if let Some(courier) = &courier {
+                lane.monitored.ignore(&courier.driver);
+            }
+            // What was not sent yet is sent again, or not at all.
+            if !state.closed {
+                lane.monitored.socket.set_linger(0).ok();
+            }
+        }
+    }
+
+    /// Reads what the receiver said, and what happened to the connections.
+    fn work(&self, state: &mut State) {
+        loop {
+            let mut said = Vec::new();
+            for (index, lane) in state.lanes.iter().enumerate() {
+                loop {
+                    match receive_frames(&lane.monitored.socket) {
+                        Ok(frames) => said.extend(frames.into_iter().next().map(|f| (index, f))),
+                        Err(zmq::Error::EINTR) => {}
+                        Err(_) => break,
+                    }
+                }
+            }
+            let quiet = said.is_empty();
+            for (lane, frame) in said {
+                match Control::parse(&frame) {
+                    Ok(control) => self.hear(state, lane, control),
+                    Err(error) => self.lose(state, &error, None),
+                }
+            }
+            let events: Vec<_> =
+                state.lanes.iter().flat_map(|lane| lane.monitored.events()).collect();
+            if let Some(happened) = events.first() {
+                self.broken(state, *happened);
+            } else if quiet {
+                return;
+            }
+        }
+    }
+
+    fn hear(&self, state: &mut State, lane: usize, control: Control) {
+        match control {
+            Control::Welcome { depth, lease_ms, progress } => {
+                state.depth = depth.clamp(1, crate::MOST_DEPTH);
+                state.lease = Duration::from_millis(lease_ms.into());
+                if let Some(lane) = state.lanes.get_mut(lane) {
+                    lane.welcomed = true;
+                }
+                self.stand(&progress);
+                if state.lanes.iter().all(|lane| lane.welcomed) {
+                    state.status = Status::Connected;
+                    state.known = true;
+                    state.retry = RETRY;
+                    // Told on every lane; what is sent twice is taken once.
+                    self.send_again(state, progress.accepted);
+                }
+            }
+            Control::Progress(progress) => {
+                self.flight.took(progress.taken);
+                for number in progress.numbers {
+                    self.flight.finish(number);
+                }
+            }
+            Control::Refused { kind, progress, why } => {
+                let error = Error::new(kind, why);
+                self.lose(state, &error, Some(&progress));
+            }
+            // Said by senders.
+            Control::Hello(_) | Control::Bye { .. } => {}
+        }
+        self.wake();
+    }
+
+    /// Learns how far the receiver is, from itself.
+    fn stand(&self, progress: &Progress) {
+        let unfinished: HashSet<u64> = progress.numbers.iter().copied().collect();
+        self.flight.took(progress.taken);
+        self.flight.finish_all(progress.taken, &unfinished);
+    }
+
+    fn send_again(&self, state: &mut State, accepted: u64) {
+        for (sequence, envelope, tensors) in self.flight.after(accepted) {
+            let Some(envelope) = envelope else { continue };
+            // Where it fails the connection is broken again, which the monitor says.
+            if put(state, sequence, &envelope, &tensors).is_err() {
+                break;
+            }
+        }
+        if state.closed {
+            self.say_bye(state);
+        }
+    }
+
+    fn say_bye(&self, state: &mut State) {
+        let bye = Control::Bye { last: state.sequence }.encode();
+        if let Some(lane) = state.lanes.first() {
+            // As above.
+            lane.monitored.socket.send(bye, zmq::DONTWAIT).ok();
+        }
+    }
+
+    /// A connection broke or could not be made.
+    fn broken(&self, state: &mut State, happened: Happened) {
+        if let Status::Lost(..) = state.status {
+            self.close_lanes(state);
+            return;
+        }
+        let over = state.closed && self.flight.unfinished() == 0;
+        if happened == Happened::HandshakeFailed && !state.known {
+            let error = Error::new(ErrorKind::Io, "the receiver refuses our key, or has another");
+            return self.lose(state, &error, None);
+        }
+        if over || (state.known && self.route.transport == Transport::ZmqIpc) {
+            // Nothing can come between processes of a host: it is gone.
+            return self.lose(state, &Error::lost("the receiver's process is gone"), None);
+        }
+        if !matches!(state.status, Status::Connecting(_)) {
+            state.status = Status::Connecting(Deadline::now());
+        }
+        self.close_lanes(state);
+        self.timer.set(state.retry);
+        state.retry = (state.retry * 2).min(SLOWEST_RETRY);
+        self.wake();
+    }
+
+    /// The channel is over.
+    fn lose(&self, state: &mut State, error: &Error, progress: Option<&Progress>) {
+        if let Status::Lost(..) = state.status {
+            return;
+        }
+        state.status = Status::Lost(error.kind(), error.to_string());
+        match progress {
+            // It said how far it was, so there is no doubt.
+            Some(progress) if progress.accepted > 0 || state.known => {
+                self.stand(progress);
+                if error.kind() == ErrorKind::Lost {
+                    self.flight.abandon(progress.taken);
+                }
+                self.flight.end(progress.taken, Fate::NotTaken);
+            }
+            _ => self.flight.end(0, Fate::Unknown),
+        }
+        self.close_lanes(state);
+        self.wake();
+    }
+
+    /// Lets the courier forget it where it is over. Not to be called with the state locked.
+    fn check_over(&self) {
+        if self.is_over()
+            && let Some(courier) = self.courier.upgrade()
+        {
+            courier.forget_outgoing();
+        }
+    }
+
+    fn tick(&self, state: &mut State) {
+        let Status::Connecting(since) = &state.status else { return };
+        let away = Deadline::now().nanoseconds().saturating_sub(since.nanoseconds());
+        // Later than the receiver: by then it has thrown away what it had not taken.
+        if state.known && Duration::from_nanos(away) > state.lease * 2 {
+            return self.lose(state, &Error::lost("the receiver is out of reach"), None);
+        }
+        if state.lanes.is_empty()
+            && let Err(error) = self.open(state)
+        {
+            self.lose(state, &error, None);
+        }
+    }
+
+    fn wake(&self) {
+        if raise(&self.alarm) {
+            self.bell.ring();
+        }
+    }
+}
+
+/// Sends a message on the lane whose turn it is.
+fn put(state: &mut State, sequence: u64, envelope: &Envelope, tensors: &[Tensor]) -> Result<()> {
+    let packed: Vec<Option<Vec<u8>>> =
+        tensors.iter().map(|tensor| tensor.strings().map(payload::pack_strings)).collect();
+    let describe = |(index, (tensor, packed)): (usize, (&Tensor, &Option<Vec<u8>>))| {
+        let bytes = packed.as_ref().map_or(tensor.byte_len(), Vec::len);
+        let place = Place::Frame(index as u32);
+        Descriptor::contiguous(tensor.dtype(), tensor.shape(), bytes, place)
+    };
+    let descriptors: Vec<_> = tensors.iter().zip(&packed).enumerate().map(describe).collect();
+    let header = envelope.encode(sequence, Clock::Remaining, &descriptors)?;
+    let count = state.lanes.len().max(1) as u64;
+    let Some(lane) = state.lanes.get_mut((sequence % count) as usize) else {
+        return Err(Error::lost("there is no connection"));
+    };
+    let socket = &mut lane.monitored.socket;
+    let flags = |more: bool| if more { zmq::DONTWAIT | zmq::SNDMORE } else { zmq::DONTWAIT };
+    let fail = |error| zmq_error("a socket of ZeroMQ", error);
+    socket.send(header, flags(!tensors.is_empty())).map_err(fail)?;
+    for (index, (tensor, packed)) in tensors.iter().zip(packed).enumerate() {
+        let more = flags(index + 1 < tensors.len());
+        match packed {
+            Some(packed) => socket.send(packed, more),
+            None => send_tensor(socket, tensor.clone(), more),
+        }
+        .map_err(fail)?;
+    }
+    Ok(())
+}
+
+impl Outgoing for ZmqOutgoing {
+    fn try_send(&self, mut message: Message) -> Result<Attempt, Box<NotSent>> {
+        let mut state = lock(&self.state);
+        if let Status::Lost(kind, why) = &state.status {
+            return Err(Box::new(NotSent { error: Error::new(*kind, why.clone()), message }));
+        }
+        if self.flight.untaken() >= state.depth as usize {
+            self.work(&mut state);
+            if self.flight.untaken() >= state.depth as usize {
+                return Ok(Attempt::Full(message));
+            }
+        }
+        let tensors: Result<Vec<Tensor>> = message.tensors.iter().map(sendable).collect();
+        let tensors = match tensors {
+            Ok(tensors) => tensors,
+            Err(error) => return Err(Box::new(NotSent { error, message })),
+        };
+        let sequence = state.sequence + 1;
+        let envelope = message.envelope.clone();
+        if !self.flight.keep(sequence, message.request(), tensors.clone(), Some(envelope)) {
+            return Ok(Attempt::Full(message));
+        }
+        if let Status::Connected = state.status
+            && let Err(error) = put(&mut state, sequence, &message.envelope, &tensors)
+            && error.kind() == ErrorKind::Usage
+        {
+            // The message itself is at fault, and no part of it is on its way. Anything else is the
+            // connection's fault: it is made anew and the message sent again.
+            self.flight.remove_last();
+            return Err(Box::new(NotSent { error, message }));
+        }
+        state.sequence = sequence;
+        // Sending may have taken the announcement of something to read.
+        self.work(&mut state);
+        drop(state);
+        drop(message.receipt.take());
+        Ok(Attempt::Sent(sequence))
+    }
+
+    fn arm(&self) {
+        arm(&self.alarm);
+    }
+
+    fn disarm(&self) {
+        disarm(&self.alarm);
+    }
+
+    fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    fn flight(&self) -> &Flight {
+        &self.flight
+    }
+
+    fn settle(&self) {
+        self.work(&mut lock(&self.state));
+    }
+
+    fn is_lost(&self) -> bool {
+        matches!(lock(&self.state).status, Status::Lost(..))
+    }
+
+    fn is_interrupted(&self) -> bool {
+        matches!(lock(&self.state).status, Status::Connecting(_))
+    }
+
+    fn is_over(&self) -> bool {
+        let state = lock(&self.state);
+        matches!(state.status, Status::Lost(..)) || (state.closed && self.flight.unfinished() == 0)
+    }
+
+    fn close(&self) {
+        let mut state = lock(&self.state);
+        state.closed = true;
+        if let Status::Connected = state.status {
+            self.say_bye(&mut state);
+        }
+        drop(state);
+        self.check_over();
+    }
+}
+
+/// A tensor whose bytes can be sent as they are.
+fn sendable(tensor: &Tensor) -> Result<Tensor> {
+    let tensor = tensor.clone().settled()?;
+    if tensor.location() != Location::Host {
+        return Err(Error::unsupported(
+            "a tensor that is not in host memory can't go over the network",
+        ));
+    }
+    Ok(tensor)
+}
+
+impl Source for ZmqOutgoing {
+    fn ready(&self) {
+        let mut state = lock(&self.state);
+        if self.timer.went_off() {
+            self.tick(&mut state);
+        }
+        self.work(&mut state);
+        drop(state);
+        self.check_over();
+    }
+}
+
+impl Drop for ZmqOutgoing {
+    fn drop(&mut self) {
+        self.close_lanes(&mut lock(&self.state));
+    }
+}
