@@ -114,6 +114,8 @@ pub(crate) struct Inner {
     guests: Mutex<Vec<Arc<Guest>>>,
     /// Channels that we send on, until nothing is in flight on them.
     outgoing: Mutex<Vec<Arc<dyn Outgoing>>>,
+    /// Listeners of inboxes that are closed, until their senders know.
+    pub(crate) retiring: Mutex<Vec<Arc<ZmqListener>>>,
     /// Pools for tensors that are in none when they are sent, by size.
     spills: Mutex<HashMap<usize, Pool>>,
     pub(crate) copied: AtomicU64,
@@ -139,6 +141,7 @@ impl Courier {
             tenants: Mutex::default(),
             guests: Mutex::default(),
             outgoing: Mutex::default(),
+            retiring: Mutex::default(),
             spills: Mutex::default(),
             copied: AtomicU64::new(0),
             network: Mutex::default(),
@@ -240,7 +243,7 @@ impl Courier {
             }
         }
         .map_err(|error| error.within(format!("inbox \"{}\" over {transport}", address.inbox)))?;
-        Ok(Sender::new(channel, peer, self.0.options.spin))
+        Ok(Sender::new(channel, peer, self.0.options.spin, Arc::clone(&self.0)))
     }
 
     /// Bytes that were copied because a tensor was not in a pool when it was sent.

@@ -68,7 +68,7 @@ pub struct Inbox {
     /// The bell at tokio, once a task has waited.
     async_bell: Option<AsyncBell>,
     /// What else is there for as long as the inbox is: sockets of the network.
-    _listeners: Vec<Arc<ZmqListener>>,
+    listeners: Vec<Arc<ZmqListener>>,
 }
 
 impl Inbox {
@@ -88,7 +88,7 @@ impl Inbox {
             version: 0,
             next: 0,
             async_bell: None,
-            _listeners: listeners,
+            listeners,
         }
     }
 
@@ -215,10 +215,16 @@ impl AsFd for Inbox {
 impl Drop for Inbox {
     fn drop(&mut self) {
         self.courier.forget_inbox(&self.shared);
-        let mut channels = lock(&self.shared.channels);
+        let mut open = lock(&self.shared.channels);
         self.shared.closed.store(true, Ordering::Release);
-        for channel in channels.drain(..) {
+        let channels = std::mem::take(&mut *open);
+        drop(open);
+        // Not with the list locked: a listener adds to it while it has a lock that closing takes.
+        for channel in channels {
             channel.close();
+        }
+        for listener in self.listeners.drain(..) {
+            ZmqListener::retire(listener, &self.courier);
         }
     }
 }

@@ -7,6 +7,7 @@ use tessera_core::{Error, Result};
 
 use crate::asynchronous::AsyncBell;
 use crate::channel::{Attempt, NotSent, Outgoing, Peer};
+use crate::courier::Inner;
 use crate::flight::Failed;
 use crate::message::Message;
 use crate::wait::{Deadline, Wait};
@@ -16,6 +17,8 @@ pub struct Sender {
     channel: Arc<dyn Outgoing>,
     peer: Peer,
     spin: Duration,
+    /// What drives the channel, for as long as somebody sends on it.
+    _courier: Arc<Inner>,
     /// The channel's bell at tokio, once a task has waited.
     async_bell: Option<AsyncBell>,
 }
@@ -25,8 +28,13 @@ pub(crate) fn inbox_closed() -> Error {
 }
 
 impl Sender {
-    pub(crate) fn new(channel: Arc<dyn Outgoing>, peer: Peer, spin: Duration) -> Self {
-        Self { channel, peer, spin, async_bell: None }
+    pub(crate) fn new(
+        channel: Arc<dyn Outgoing>,
+        peer: Peer,
+        spin: Duration,
+        courier: Arc<Inner>,
+    ) -> Self {
+        Self { channel, peer, spin, _courier: courier, async_bell: None }
     }
 
     /// Who receives.

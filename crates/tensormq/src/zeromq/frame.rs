@@ -73,3 +73,57 @@ impl Region for ReceivedFrame {
         None
     }
 }
+
+/// Ends a connection whose other end has not acknowledged what it was sent for so long.
+pub(super) fn set_unacknowledged_limit(
+    socket: &mut zmq::Socket,
+    limit: std::time::Duration,
+) -> zmq::Result<()> {
+    let milliseconds = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
+    // SAFETY: the option takes an int, of which we give address and size.
+    let result = unsafe {
+        zmq_sys::zmq_setsockopt(
+            socket.as_mut_ptr(),
+            zmq_sys::ZMQ_TCP_MAXRT as c_int,
+            (&raw const milliseconds).cast(),
+            size_of::<c_int>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// How long ago the last bytes came through a TCP connection; `None` where that can't be told.
+pub(super) fn silence_of(descriptor: i32) -> Option<std::time::Duration> {
+    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut len = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;
+    // SAFETY: all zeros are a valid value, and the kernel writes at most `len` bytes of it. Should the
+    // descriptor be closed or another's by now, the call fails or tells of that one.
+    let info = unsafe {
+        let result = libc::getsockopt(
+            descriptor,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        );
+        if result != 0 {
+            return None;
+        }
+        info.assume_init()
+    };
+    Some(std::time::Duration::from_millis(info.tcpi_last_data_recv.into()))
+}
+
+/// Has the allocator keep memory for frames instead of giving it back after each.
+///
+/// libzmq allocates every frame that it receives. By default glibc maps such memory anew or trims it
+/// away after each one, and the page faults take a quarter of the time of a stream of 3.2 MB tensors
+/// (measured: 0.72 of a plain socket's rate; 0.87 with this).
+pub(super) fn keep_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets two numbers of the allocator.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
+    }
+}

@@ -3,26 +3,29 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use rustix::net::sockopt::socket_peercred;
 use tessera_core::{Error, Region, Result};
 
-use super::frame::ReceivedFrame;
+use super::frame::{ReceivedFrame, silence_of};
 use super::monitor::{Happened, Monitored};
 use super::timer::Timer;
 use super::wire::{Control, Hello, Progress};
-use super::{Keys, Listen, Security, key_from_text, prepare, receive_frames, zmq_error};
+use super::{
+    Keys, LIFE, Listen, SILENCE, Security, check_endpoint, key_from_text, prepare, receive_frames,
+    zmq_error,
+};
 use crate::MOST_DEPTH;
 use crate::address::Transport;
 use crate::channel::{Incoming, Peer, Received};
 use crate::courier::Inner;
-use crate::driver::Source;
+use crate::driver::{Source, Token};
 use crate::flight::{Finish, Receipt};
 use crate::handover::{arm, disarm, raise};
 use crate::inbox::InboxShared;
-use crate::layout::{Place, View};
+use crate::layout::{MAX_HEADER, Place, View};
 use crate::message::{Message, RequestId};
 use crate::payload;
 use crate::sync::{Mutex, lock};
@@ -30,6 +33,8 @@ use crate::wait::Deadline;
 
 /// How soon a sender is told of progress while the receiver is busy with other things.
 const PROGRESS: Duration = Duration::from_millis(2);
+/// How long senders may take to hear that an inbox is closed.
+const RETIREMENT: Duration = Duration::from_millis(500);
 /// Sessions that are over and are remembered, so that a sender that comes back is told its fate.
 const REMEMBERED: usize = 1024;
 /// Most senders of an inbox.
@@ -44,9 +49,13 @@ pub(crate) struct ZmqListener {
     transport: Transport,
     /// How long a connection may be gone before its session is over.
     lease: Duration,
+    largest: usize,
     timer: Timer,
+    token: OnceLock<Token>,
     courier: Weak<Inner>,
     domain: Option<String>,
+    /// By when it ends, where its inbox is closed.
+    retired: Mutex<Option<Deadline>>,
     own: Weak<Self>,
 }
 
@@ -83,10 +92,24 @@ impl ZmqListener {
         let network = courier.network()?;
         let remote = matches!(listen, Listen::Tcp { .. });
         let fail = |error| zmq_error("a socket of ZeroMQ", error);
-        let socket = network.context.socket(zmq::ROUTER).map_err(fail)?;
-        prepare(&socket, remote).map_err(fail)?;
+        if let Listen::Tcp { endpoint, .. } = listen {
+            check_endpoint(endpoint, "tcp://")?;
+        }
+        let endpoint = match listen {
+            Listen::Ipc => {
+                let uid = rustix::process::geteuid().as_raw();
+                // The descriptor is unique in this process for as long as the inbox lives.
+                let number = inbox.bell.as_fd().as_raw_fd();
+                format!("ipc://@tessera/{uid}/zmq/{:016x}/{number}", courier.id)
+            }
+            Listen::Tcp { endpoint, .. } => endpoint.clone(),
+        };
+        let mut socket = network.context.socket(zmq::ROUTER).map_err(fail)?;
+        prepare(&mut socket, &endpoint).map_err(fail)?;
         socket.set_router_mandatory(true).map_err(fail)?;
-        socket.set_maxmsgsize(i64::try_from(largest).unwrap_or(i64::MAX)).map_err(fail)?;
+        // With room for what encryption adds.
+        let frame = largest.max(MAX_HEADER).saturating_add(256);
+        socket.set_maxmsgsize(i64::try_from(frame).unwrap_or(i64::MAX)).map_err(fail)?;
         let mut domain = None;
         if let Listen::Tcp { security: Security::Curve { allowed }, .. } = listen {
             let keys = keys.ok_or_else(|| {
@@ -100,23 +123,12 @@ impl ZmqListener {
             socket.set_zap_domain(&name).map_err(fail)?;
             domain = Some(name);
         }
-        let endpoint = match listen {
-            Listen::Ipc => {
-                let uid = rustix::process::geteuid().as_raw();
-                // The descriptor is unique in this process for as long as the inbox lives.
-                let number = inbox.bell.as_fd().as_raw_fd();
-                format!("ipc://@tessera/{uid}/zmq/{:016x}/{number}", courier.id)
-            }
-            Listen::Tcp { endpoint, .. } => endpoint.clone(),
-        };
         let monitored = Monitored::new(&network.context, socket)?;
-        monitored.socket.bind(&endpoint).map_err(|error| zmq_error(&endpoint, error))?;
+        bind(&monitored.socket, &endpoint).map_err(|error| zmq_error(&endpoint, error))?;
+        let bound = monitored.socket.get_last_endpoint().map_err(fail)?.unwrap_or_default();
         let endpoint = match listen {
             Listen::Ipc => endpoint,
-            Listen::Tcp { advertise, .. } => {
-                let bound = monitored.socket.get_last_endpoint().map_err(fail)?;
-                advertised(&bound.unwrap_or_default(), advertise.as_deref())?
-            }
+            Listen::Tcp { advertise, .. } => advertised(&bound, advertise.as_deref())?,
         };
         let key = domain.as_ref().and(keys).map(Keys::public);
         let state = State {
@@ -134,14 +146,18 @@ impl ZmqListener {
             inbox: Arc::clone(inbox),
             transport,
             lease,
+            largest,
             timer,
+            token: OnceLock::new(),
             courier: Arc::downgrade(courier),
             domain,
+            retired: Mutex::default(),
             own: own.clone(),
         });
         let source: Arc<dyn Source> = Arc::<Self>::clone(&listener);
         let source = Arc::downgrade(&source);
-        courier.driver.add(&listener.timer, Weak::clone(&source))?;
+        let token = courier.driver.add(&listener.timer, Weak::clone(&source))?;
+        listener.token.set(token).ok();
         lock(&listener.state).monitored.watch(&courier.driver, &source)?;
         // What came before it was watched is not announced again.
         listener.work();
@@ -206,10 +222,12 @@ impl ZmqListener {
                     state.lanes.get(&identity).and_then(|lane| state.sessions.get(&lane.0));
                 if let Some(session) = session {
                     session.bye(last);
+                    self.timer.set(PROGRESS);
                 }
             }
+            // A sign of life needs no answer; the rest is said by receivers.
             Ok(_) => {}
-            Err(error) => refuse(state, &identity, &error, Progress::default()),
+            Err(error) => refuse(state, &identity, &error, None),
         }
     }
 
@@ -229,9 +247,12 @@ impl ZmqListener {
         identity: &[u8],
         descriptor: Option<i32>,
         hello: &Hello,
-    ) -> Result<Control, (Error, Progress)> {
-        let refused = |error: Error| (error, Progress::default());
-        if self.transport == Transport::ZmqIpc && !descriptor.is_some_and(is_ours) {
+    ) -> Result<Control, (Error, Option<Progress>)> {
+        let refused = |error: Error| (error, None);
+        let Some(descriptor) = descriptor else {
+            return Err(refused(Error::unsupported("a ZeroMQ that is too old")));
+        };
+        if self.transport == Transport::ZmqIpc && !is_ours(descriptor) {
             return Err(refused(Error::usage("it belongs to another user")));
         }
         if hello.inbox != self.inbox.name {
@@ -242,7 +263,7 @@ impl ZmqListener {
             return Err(refused(Error::usage(format!("more than {MOST_LANES} lanes"))));
         }
         if let Some(known) = state.over.iter().find(|over| over.0 == hello.session) {
-            return Err((Error::lost("it was away for too long"), known.1.clone()));
+            return Err((Error::lost("it was away for too long"), Some(known.1.clone())));
         }
         let session = match state.sessions.get(&hello.session) {
             Some(session) => Arc::clone(session),
@@ -261,20 +282,30 @@ impl ZmqListener {
                 session
             }
         };
-        state.lanes.insert(identity.to_vec(), (hello.session, hello.lane));
-        if let Some(descriptor) = descriptor {
-            state.descriptors.insert(descriptor, identity.to_vec());
+        let before = state.lanes.insert(identity.to_vec(), (hello.session, hello.lane));
+        if let Some((other, lane)) = before.filter(|before| before.0 != hello.session) {
+            // Whatever it was a connection of, it is one no more.
+            self.interrupted(state, other, lane, identity);
         }
+        state.descriptors.insert(descriptor, identity.to_vec());
         let progress = session.connected(hello.lane, identity);
+        self.timer.set(LIFE);
         let lease_ms = u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX);
-        Ok(Control::Welcome { depth: self.inbox.depth, lease_ms, progress })
+        let largest = self.largest as u64;
+        Ok(Control::Welcome { depth: self.inbox.depth, lease_ms, largest, progress })
     }
 
     fn disconnected(&self, state: &mut State, descriptor: i32) {
         let Some(identity) = state.descriptors.remove(&descriptor) else { return };
-        let Some((session, lane)) = state.lanes.remove(&identity) else { return };
+        if let Some((session, lane)) = state.lanes.remove(&identity) {
+            self.interrupted(state, session, lane, &identity);
+        }
+    }
+
+    /// A session has a connection less.
+    fn interrupted(&self, state: &mut State, session: u128, lane: u16, identity: &[u8]) {
         let Some(session) = state.sessions.get(&session).cloned() else { return };
-        if !session.disconnected(lane, &identity) {
+        if !session.disconnected(lane, identity) {
             return;
         }
         match self.transport {
@@ -290,7 +321,7 @@ impl ZmqListener {
     fn end(&self, state: &mut State, session: &Arc<ZmqIncoming>, error: Error) {
         let why = error.to_string();
         for identity in session.identities() {
-            refuse(state, &identity, &Error::invalid(why.clone()), session.standing());
+            refuse(state, &identity, &Error::invalid(why.clone()), Some(session.standing()));
         }
         self.forget(state, session, || Some(error));
     }
@@ -315,7 +346,7 @@ impl ZmqListener {
     /// Tells a session's sender how far we are.
     fn tell(&self, session: &ZmqIncoming) {
         let mut state = lock(&self.state);
-        if let Some((identity, progress)) = session.news() {
+        if let Some((identity, progress)) = session.news(false) {
             send(&mut state, &identity, &Control::Progress(progress)).ok();
         }
         drop(state);
@@ -323,25 +354,75 @@ impl ZmqListener {
         self.work();
     }
 
-    /// What has to be done after some time.
+    /// What has to be done now and then.
     fn tick(&self) {
         let mut state = lock(&self.state);
         let sessions: Vec<_> = state.sessions.values().cloned().collect();
+        let mut next = None;
+        let remote = self.transport == Transport::ZmqTcp;
+        if remote {
+            self.listen_for_life(&mut state);
+        }
         for session in sessions {
-            if let Some((identity, progress)) = session.news() {
+            let quiet = session.since_told() >= LIFE && remote;
+            if let Some((identity, progress)) = session.news(quiet) {
                 send(&mut state, &identity, &Control::Progress(progress)).ok();
             }
-            match session.away() {
-                Some(away) if away >= self.lease => self.forget(&mut state, &session, || {
-                    Some(Error::lost("the sender is out of reach"))
-                }),
-                Some(away) => self.timer.set(self.lease - away),
-                None => {}
-            }
-            if session.is_over() {
+            let away = session.away();
+            if away.is_some_and(|away| away >= self.lease) {
+                let gone = || Some(Error::lost("the sender is out of reach"));
+                self.forget(&mut state, &session, gone);
+            } else if session.is_over() {
+                for identity in session.identities() {
+                    send(&mut state, &identity, &Control::Over).ok();
+                }
                 self.forget(&mut state, &session, || None);
+            } else {
+                let soon = away.map_or(LIFE, |away| (self.lease - away).min(LIFE));
+                next = Some(next.map_or(soon, |next: Duration| next.min(soon)));
             }
         }
+        drop(state);
+        if let Some(next) = next.filter(|_| remote) {
+            self.timer.set(next + Duration::from_millis(1));
+        }
+        self.check_retired();
+    }
+
+    /// Counts connections as gone through which nothing comes any more, not even signs of life.
+    fn listen_for_life(&self, state: &mut State) {
+        let silent = |descriptor: &&i32| {
+            silence_of(**descriptor).is_none_or(|silence| silence > SILENCE * 2 / 3)
+        };
+        let silent: Vec<i32> = state.descriptors.keys().filter(silent).copied().collect();
+        for descriptor in silent {
+            self.disconnected(state, descriptor);
+        }
+    }
+
+    /// Ends a listener once its senders know that the inbox is closed, or soon.
+    pub(crate) fn retire(listener: Arc<Self>, courier: &Inner) {
+        // Closed only when they have gone by themselves: libzmq forgets what a connection brought when
+        // the other end closes it, and the last word would be lost.
+        let known = lock(&listener.state).descriptors.is_empty();
+        if known {
+            return;
+        }
+        *lock(&listener.retired) = Some(Deadline::after(RETIREMENT));
+        listener.timer.set(RETIREMENT + Duration::from_millis(1));
+        lock(&courier.retiring).push(listener);
+    }
+
+    /// Lets go of itself where it is retired and not needed any more.
+    fn check_retired(&self) {
+        let Some(end) = *lock(&self.retired) else { return };
+        let needed = !lock(&self.state).descriptors.is_empty() && !end.has_passed();
+        let Some(courier) = self.courier.upgrade().filter(|_| !needed) else { return };
+        let mut retiring = lock(&courier.retiring);
+        let own = retiring.iter().position(|other| std::ptr::eq(&raw const **other, self));
+        let own = own.map(|own| retiring.swap_remove(own));
+        drop(retiring);
+        drop(own);
     }
 }
 
@@ -350,7 +431,7 @@ fn send(state: &mut State, identity: &[u8], control: &Control) -> zmq::Result<()
     state.monitored.socket.send_multipart(frames, zmq::DONTWAIT)
 }
 
-fn refuse(state: &mut State, identity: &[u8], error: &Error, progress: Progress) {
+fn refuse(state: &mut State, identity: &[u8], error: &Error, progress: Option<Progress>) {
     let control = Control::Refused { kind: error.kind(), progress, why: error.to_string() };
     // Where it is gone already there is nobody to tell.
     send(state, identity, &control).ok();
@@ -365,6 +446,19 @@ fn is_ours(descriptor: i32) -> bool {
     socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
+/// Binds; waits for a moment where an inbox was there that is closed and tells its senders.
+fn bind(socket: &zmq::Socket, endpoint: &str) -> zmq::Result<()> {
+    let end = Deadline::after(RETIREMENT * 2);
+    loop {
+        match socket.bind(endpoint) {
+            Err(zmq::Error::EADDRINUSE) if !end.has_passed() => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            done => return done,
+        }
+    }
+}
+
 /// The endpoint under which others reach what was bound.
 fn advertised(bound: &str, advertise: Option<&str>) -> Result<String> {
     let (host, port) = bound
@@ -372,8 +466,11 @@ fn advertised(bound: &str, advertise: Option<&str>) -> Result<String> {
         .and_then(|rest| rest.rsplit_once(':'))
         .ok_or_else(|| Error::usage(format!("\"{bound}\" is no tcp://ADDRESS:PORT")))?;
     match advertise {
+        Some(name) if name.contains(char::is_control) || name.is_empty() => {
+            Err(Error::usage(format!("{name:?} is no name under which others reach an inbox")))
+        }
         Some(name) => Ok(format!("tcp://{name}:{port}")),
-        None if ["0.0.0.0", "[::]", "*"].contains(&host) => Err(Error::usage(
+        None if ["0.0.0.0", "[::]", "*", "[::ffff:0.0.0.0]"].contains(&host) => Err(Error::usage(
             "an inbox that listens at all addresses must be told under which name others reach it",
         )),
         None => Ok(bound.to_owned()),
@@ -386,6 +483,7 @@ impl Source for ZmqListener {
             self.tick();
         }
         self.work();
+        self.check_retired();
     }
 }
 
@@ -393,6 +491,9 @@ impl Drop for ZmqListener {
     fn drop(&mut self) {
         let mut state = lock(&self.state);
         let Some(courier) = self.courier.upgrade() else { return };
+        if let Some(token) = self.token.get() {
+            courier.driver.remove(&self.timer, *token);
+        }
         state.monitored.ignore(&courier.driver);
         if let (Some(domain), Ok(network)) = (&self.domain, courier.network()) {
             network.unguard(domain);
@@ -424,8 +525,9 @@ struct Session {
     unfinished: BTreeSet<u64>,
     /// Dropped, and the sender does not know.
     finished: Vec<u64>,
-    /// How many taken messages the sender knows of.
+    /// How many taken messages the sender knows of, and since when.
     told: u64,
+    told_at: Deadline,
     /// Since when a connection is missing.
     away: Option<Deadline>,
     /// What the block is to hear of the connection.
@@ -459,6 +561,7 @@ impl ZmqIncoming {
                 unfinished: BTreeSet::new(),
                 finished: Vec::new(),
                 told: 0,
+                told_at: Deadline::now(),
                 away: None,
                 notices: VecDeque::new(),
                 last: None,
@@ -583,16 +686,22 @@ impl ZmqIncoming {
     }
 
     /// What the sender does not know, and how to reach it.
-    fn news(&self) -> Option<(Vec<u8>, Progress)> {
+    fn news(&self, even_none: bool) -> Option<(Vec<u8>, Progress)> {
         let mut session = lock(&self.session);
-        if session.told == session.taken && session.finished.is_empty() {
+        if session.told == session.taken && session.finished.is_empty() && !even_none {
             return None;
         }
         let identity = session.lanes.iter().flatten().next().cloned()?;
         session.told = session.taken;
+        session.told_at = Deadline::now();
         let numbers = std::mem::take(&mut session.finished);
         let (accepted, taken) = (session.next - 1, session.taken);
         Some((identity, Progress { accepted, taken, numbers }))
+    }
+
+    fn since_told(&self) -> Duration {
+        let told = lock(&self.session).told_at.nanoseconds();
+        Duration::from_nanos(Deadline::now().nanoseconds().saturating_sub(told))
     }
 
     fn away(&self) -> Option<Duration> {
@@ -724,7 +833,8 @@ impl Incoming for ZmqIncoming {
         if let Some(listener) = self.listener.upgrade() {
             let mut state = lock(&listener.state);
             for identity in self.identities() {
-                refuse(&mut state, &identity, &crate::sender::inbox_closed(), self.standing());
+                let standing = Some(self.standing());
+                refuse(&mut state, &identity, &crate::sender::inbox_closed(), standing);
             }
         }
     }

@@ -17,6 +17,7 @@ mod zap;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tessera_core::{Error, Result};
 
@@ -75,8 +76,20 @@ pub(crate) fn key_to_text(key: &[u8; 32]) -> String {
 
 pub(crate) fn key_from_text(text: &str) -> Result<[u8; 32]> {
     let wrong = || Error::usage("a key of CURVE has 40 characters of ZeroMQ's Z85");
-    let bytes = (text.len() == 40).then(|| zmq::z85_decode(text)).ok_or_else(wrong)?;
-    bytes.map_err(|_| wrong())?.try_into().map_err(|_| wrong())
+    let bytes = (text.len() == 40 && text.is_ascii()).then(|| zmq::z85_decode(text));
+    let bytes = bytes.and_then(Result::ok).and_then(|bytes| bytes.try_into().ok());
+    let key = bytes.ok_or_else(wrong)?;
+    // libzmq gives zeros for what it can't read.
+    if key_to_text(&key) == text { Ok(key) } else { Err(wrong()) }
+}
+
+/// Refuses what libzmq can't take for an address.
+fn check_endpoint(endpoint: &str, scheme: &str) -> Result<()> {
+    let rest = endpoint.strip_prefix(scheme);
+    match rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_control)) {
+        true => Ok(()),
+        false => Err(Error::usage(format!("{endpoint:?} is no address of the form {scheme}…"))),
+    }
 }
 
 /// Where an inbox listens, beside shared memory.
@@ -116,6 +129,7 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new() -> Result<Self> {
+        frame::keep_memory();
         let context = zmq::Context::new();
         // More than one thread, so that several lanes can move at once.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -162,18 +176,26 @@ fn receive_frames(socket: &zmq::Socket) -> zmq::Result<Vec<zmq::Message>> {
 }
 
 /// What all our sockets have in common.
-fn prepare(socket: &zmq::Socket, remote: bool) -> zmq::Result<()> {
-    socket.set_ipv6(true)?;
+fn prepare(socket: &mut zmq::Socket, endpoint: &str) -> zmq::Result<()> {
     // What is not sent when a socket closes is of no use to anyone for longer than this.
     socket.set_linger(500)?;
     // The number of messages is bounded by the channel's depth; these would drop or block instead.
     socket.set_sndhwm(0)?;
     socket.set_rcvhwm(0)?;
-    if remote {
-        // A host that is gone without a goodbye is noticed by its silence.
-        socket.set_heartbeat_ivl(500)?;
-        socket.set_heartbeat_timeout(2000)?;
-        socket.set_handshake_ivl(3000)?;
-    }
-    Ok(())
+    let Some(address) = endpoint.strip_prefix("tcp://") else { return Ok(()) };
+    // Names may stand for either; IPv4 must also work where there is no IPv6.
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    socket.set_ipv6(host.parse::<std::net::Ipv4Addr>().is_err())?;
+    // A host that is gone without a goodbye is noticed by its silence. By the kernel, because ZeroMQ
+    // counts whole frames as life, and a large one may take longer than anyone's patience.
+    socket.set_tcp_keepalive(1)?;
+    socket.set_tcp_keepalive_idle(1)?;
+    socket.set_tcp_keepalive_intvl(1)?;
+    socket.set_tcp_keepalive_cnt(3)?;
+    socket.set_handshake_ivl(3000)?;
+    frame::set_unacknowledged_limit(socket, SILENCE)
 }
+
+/// How often a sign of life is given, and after how much silence the other end is out of reach.
+const LIFE: Duration = Duration::from_millis(500);
+const SILENCE: Duration = Duration::from_secs(3);

@@ -18,14 +18,16 @@ pub(super) enum Happened {
     Disconnected(i32),
     /// It could not be made.
     NotConnected,
+    /// It broke before both ends had understood each other, for a reason that is not known.
+    HandshakeBroken,
     /// The other end refused us, or we it: keys don't fit, or it is no ZeroMQ of ours.
     HandshakeFailed,
 }
 
 const DISCONNECTED: u16 = zmq::SocketEvent::DISCONNECTED as u16;
 const CLOSED: u16 = zmq::SocketEvent::CLOSED as u16;
-const HANDSHAKE_FAILED: [u16; 3] = [
-    zmq::SocketEvent::HANDSHAKE_FAILED_NO_DETAIL as u16,
+const HANDSHAKE_BROKEN: u16 = zmq::SocketEvent::HANDSHAKE_FAILED_NO_DETAIL as u16;
+const HANDSHAKE_FAILED: [u16; 2] = [
     zmq::SocketEvent::HANDSHAKE_FAILED_PROTOCOL as u16,
     zmq::SocketEvent::HANDSHAKE_FAILED_AUTH as u16,
 ];
@@ -42,7 +44,8 @@ impl Monitored {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let name = format!("inproc://monitor-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let fail = |error| zmq_error("a monitor", error);
-        let events = HANDSHAKE_FAILED.iter().fold(DISCONNECTED | CLOSED, |all, one| all | one);
+        let events = DISCONNECTED | CLOSED | HANDSHAKE_BROKEN;
+        let events = HANDSHAKE_FAILED.iter().fold(events, |all, one| all | one);
         socket.monitor(&name, events.into()).map_err(fail)?;
         let monitor = context.socket(zmq::PAIR).map_err(fail)?;
         monitor.set_linger(0).map_err(fail)?;
@@ -80,6 +83,7 @@ impl Monitored {
             match u16::from_ne_bytes([bytes[0], bytes[1]]) {
                 DISCONNECTED => all.push(Happened::Disconnected(value)),
                 CLOSED => all.push(Happened::NotConnected),
+                HANDSHAKE_BROKEN => all.push(Happened::HandshakeBroken),
                 event if HANDSHAKE_FAILED.contains(&event) => all.push(Happened::HandshakeFailed),
                 _ => {}
             }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tessera_core::{Error, ErrorKind, Location, Result, Tensor};
@@ -11,12 +11,15 @@ use super::frame::send_tensor;
 use super::monitor::{Happened, Monitored};
 use super::timer::Timer;
 use super::wire::{Control, Hello, Progress};
-use super::{Keys, incoming, key_from_text, prepare, receive_frames, zmq_error};
+use super::{
+    Keys, LIFE, SILENCE, check_endpoint, incoming, key_from_text, prepare, receive_frames,
+    zmq_error,
+};
 use crate::address::Transport;
 use crate::bell::Bell;
 use crate::channel::{Attempt, NotSent, Outgoing};
 use crate::courier::Inner;
-use crate::driver::Source;
+use crate::driver::{Source, Token};
 use crate::flight::{Fate, Flight};
 use crate::handover::{arm, disarm, raise};
 use crate::layout::{Clock, Descriptor, Envelope, Place};
@@ -50,6 +53,7 @@ pub(crate) struct ZmqOutgoing {
     bell: Bell,
     alarm: AtomicU32,
     timer: Timer,
+    token: OnceLock<Token>,
     courier: Weak<Inner>,
     own: Weak<Self>,
 }
@@ -63,16 +67,28 @@ struct State {
     depth: u32,
     /// How long the receiver keeps a session whose connection is gone.
     lease: Duration,
+    /// Bytes of the largest tensor that the receiver takes.
+    largest: u64,
     /// Whether there was a welcome.
     known: bool,
+    /// Whether the connection breaks before both ends have understood each other.
+    refused: bool,
+    /// When the lanes were opened.
+    opened: Deadline,
+    /// When the receiver last said something.
+    heard: Deadline,
     /// Number of the message that was sent last.
     sequence: u64,
     closed: bool,
+    /// Whether the receiver knows that, and has all.
+    over: bool,
 }
 
 struct Lane {
     monitored: Monitored,
     welcomed: bool,
+    /// When something was last sent on it.
+    said: Deadline,
 }
 
 enum Status {
@@ -95,6 +111,8 @@ impl ZmqOutgoing {
             let most = incoming::MOST_LANES;
             return Err(Error::usage(format!("a channel has between 1 and {most} lanes")));
         }
+        let scheme = if route.transport == Transport::ZmqIpc { "ipc://" } else { "tcp://" };
+        check_endpoint(&route.endpoint, scheme)?;
         let (bell, timer) = (Bell::new()?, Timer::new()?);
         let channel = Arc::new_cyclic(|own| Self {
             route,
@@ -105,18 +123,26 @@ impl ZmqOutgoing {
                 retry: RETRY,
                 depth: 0,
                 lease: Duration::ZERO,
+                largest: u64::MAX,
                 known: false,
+                refused: false,
+                opened: Deadline::now(),
+                heard: Deadline::now(),
                 sequence: 0,
                 closed: false,
+                over: false,
             }),
             flight: Flight::default(),
             bell,
             alarm: AtomicU32::new(0),
             timer,
+            token: OnceLock::new(),
             courier: Arc::downgrade(courier),
             own: own.clone(),
         });
-        courier.driver.add(&channel.timer, channel.source())?;
+        let token = courier.driver.add(&channel.timer, channel.source())?;
+        channel.token.set(token).ok();
+        channel.timer.set(LIFE);
         let mut state = lock(&channel.state);
         channel.open(&mut state)?;
         // A socket announces what comes once it was found empty, not before.
@@ -130,11 +156,24 @@ impl ZmqOutgoing {
                 Status::Connecting(_) => {}
             }
             if !channel.bell.sleep(wait) {
-                channel.close_lanes(&mut lock(&channel.state));
-                return Err(Error::timed_out(format!("no answer from {}", channel.route.endpoint)));
+                let mut state = lock(&channel.state);
+                channel.close_lanes(&mut state);
+                return Err(match state.refused {
+                    true => channel.refusal(),
+                    false => Error::timed_out(format!("no answer from {}", channel.route.endpoint)),
+                });
             }
         }
         Ok(channel)
+    }
+
+    /// Why the receiver may have broken off.
+    fn refusal(&self) -> Error {
+        let why = match self.route.server_key {
+            Some(_) => "the receiver refuses our key, or has another",
+            None => "the receiver wants encryption, or does not speak ZeroMQ",
+        };
+        Error::new(ErrorKind::Io, why)
     }
 
     fn source(&self) -> Weak<dyn Source> {
@@ -146,11 +185,12 @@ impl ZmqOutgoing {
         self.close_lanes(state);
         let courier = self.courier.upgrade().ok_or_else(|| Error::lost("the transport ended"))?;
         let network = courier.network()?;
-        let Route { transport, endpoint, server_key, keys, inbox, lanes } = &self.route;
+        let Route { endpoint, server_key, keys, inbox, lanes, .. } = &self.route;
+        state.opened = Deadline::now();
         let fail = |error| zmq_error("a socket of ZeroMQ", error);
         for lane in 0..*lanes {
-            let socket = network.context.socket(zmq::DEALER).map_err(fail)?;
-            prepare(&socket, *transport == Transport::ZmqTcp).map_err(fail)?;
+            let mut socket = network.context.socket(zmq::DEALER).map_err(fail)?;
+            prepare(&mut socket, endpoint).map_err(fail)?;
             // We make new ones ourselves, because what was on the old ones may not be sent again
             // blindly.
             socket.set_reconnect_ivl(-1).map_err(fail)?;
@@ -174,9 +214,10 @@ impl ZmqOutgoing {
                 resume: state.known,
                 inbox: inbox.clone(),
             });
-            monitored.socket.send(hello.encode(), zmq::DONTWAIT).map_err(fail)?;
+            // Fails where it could not even connect, which the monitor says too.
+            monitored.socket.send(hello.encode(), zmq::DONTWAIT).ok();
             monitored.watch(&courier.driver, &self.source())?;
-            state.lanes.push(Lane { monitored, welcomed: false });
+            state.lanes.push(Lane { monitored, welcomed: false, said: Deadline::now() });
         }
         Ok(())
     }
@@ -225,15 +266,21 @@ impl ZmqOutgoing {
     }
 
     fn hear(&self, state: &mut State, lane: usize, control: Control) {
+        if let Status::Lost(..) = state.status {
+            return;
+        }
+        state.heard = Deadline::now();
         match control {
-            Control::Welcome { depth, lease_ms, progress } => {
+            Control::Welcome { depth, lease_ms, largest, progress } => {
+                state.largest = largest;
                 state.depth = depth.clamp(1, crate::MOST_DEPTH);
                 state.lease = Duration::from_millis(lease_ms.into());
                 if let Some(lane) = state.lanes.get_mut(lane) {
                     lane.welcomed = true;
                 }
                 self.stand(&progress);
-                if state.lanes.iter().all(|lane| lane.welcomed) {
+                let all = state.lanes.iter().all(|lane| lane.welcomed);
+                if all && !state.lanes.is_empty() {
                     state.status = Status::Connected;
                     state.known = true;
                     state.retry = RETRY;
@@ -249,10 +296,14 @@ impl ZmqOutgoing {
             }
             Control::Refused { kind, progress, why } => {
                 let error = Error::new(kind, why);
-                self.lose(state, &error, Some(&progress));
+                self.lose(state, &error, progress.as_ref());
+            }
+            Control::Over => {
+                state.over = true;
+                self.close_lanes(state);
             }
             // Said by senders.
-            Control::Hello(_) | Control::Bye { .. } => {}
+            Control::Hello(_) | Control::Bye { .. } | Control::Alive => {}
         }
         self.wake();
     }
@@ -291,11 +342,11 @@ impl ZmqOutgoing {
             self.close_lanes(state);
             return;
         }
-        let over = state.closed && self.flight.unfinished() == 0;
+        let over = state.closed && state.over;
         if happened == Happened::HandshakeFailed && !state.known {
-            let error = Error::new(ErrorKind::Io, "the receiver refuses our key, or has another");
-            return self.lose(state, &error, None);
+            return self.lose(state, &self.refusal(), None);
         }
+        state.refused = happened == Happened::HandshakeBroken;
         if over || (state.known && self.route.transport == Transport::ZmqIpc) {
             // Nothing can come between processes of a host: it is gone.
             return self.lose(state, &Error::lost("the receiver's process is gone"), None);
@@ -304,8 +355,8 @@ impl ZmqOutgoing {
             state.status = Status::Connecting(Deadline::now());
         }
         self.close_lanes(state);
+        state.opened = Deadline::now();
         self.timer.set(state.retry);
-        state.retry = (state.retry * 2).min(SLOWEST_RETRY);
         self.wake();
     }
 
@@ -317,14 +368,14 @@ impl ZmqOutgoing {
         state.status = Status::Lost(error.kind(), error.to_string());
         match progress {
             // It said how far it was, so there is no doubt.
-            Some(progress) if progress.accepted > 0 || state.known => {
+            Some(progress) => {
                 self.stand(progress);
                 if error.kind() == ErrorKind::Lost {
                     self.flight.abandon(progress.taken);
                 }
                 self.flight.end(progress.taken, Fate::NotTaken);
             }
-            _ => self.flight.end(0, Fate::Unknown),
+            None => self.flight.end(0, Fate::Unknown),
         }
         self.close_lanes(state);
         self.wake();
@@ -339,18 +390,49 @@ impl ZmqOutgoing {
         }
     }
 
+    /// What has to be done now and then.
     fn tick(&self, state: &mut State) {
-        let Status::Connecting(since) = &state.status else { return };
-        let away = Deadline::now().nanoseconds().saturating_sub(since.nanoseconds());
-        // Later than the receiver: by then it has thrown away what it had not taken.
-        if state.known && Duration::from_nanos(away) > state.lease * 2 {
-            return self.lose(state, &Error::lost("the receiver is out of reach"), None);
+        let mut next = LIFE;
+        match &state.status {
+            Status::Lost(..) => return,
+            _ if state.over => return,
+            Status::Connected => {
+                if self.route.transport == Transport::ZmqIpc {
+                    // The kernel tells at once when a process of this host is gone.
+                    return;
+                }
+                if since(state.heard) > SILENCE {
+                    self.broken(state, Happened::NotConnected);
+                }
+                for lane in state.lanes.iter_mut().filter(|lane| since(lane.said) > LIFE) {
+                    lane.said = Deadline::now();
+                    // Where it fails, the connection is broken, which the monitor says.
+                    lane.monitored.socket.send(Control::Alive.encode(), zmq::DONTWAIT).ok();
+                }
+            }
+            Status::Connecting(start) => {
+                // Later than the receiver: by then it has thrown away what it had not taken.
+                let patience = state.lease * 2;
+                let away = since(*start);
+                if state.known && away > patience {
+                    return self.lose(state, &Error::lost("the receiver is out of reach"), None);
+                }
+                if state.known {
+                    next = next.min(patience - away + Duration::from_millis(1));
+                }
+                let waited = since(state.opened);
+                if (state.lanes.is_empty() && waited >= state.retry) || waited > SILENCE {
+                    state.retry = (state.retry * 2).min(SLOWEST_RETRY);
+                    if let Err(error) = self.open(state) {
+                        return self.lose(state, &error, None);
+                    }
+                }
+                if state.lanes.is_empty() {
+                    next = next.min(state.retry.saturating_sub(waited));
+                }
+            }
         }
-        if state.lanes.is_empty()
-            && let Err(error) = self.open(state)
-        {
-            self.lose(state, &error, None);
-        }
+        self.timer.set(next);
     }
 
     fn wake(&self) {
@@ -358,6 +440,11 @@ impl ZmqOutgoing {
             self.bell.ring();
         }
     }
+}
+
+/// How long ago that was.
+fn since(then: Deadline) -> Duration {
+    Duration::from_nanos(Deadline::now().nanoseconds().saturating_sub(then.nanoseconds()))
 }
 
 /// Sends a message on the lane whose turn it is.
@@ -375,6 +462,7 @@ fn put(state: &mut State, sequence: u64, envelope: &Envelope, tensors: &[Tensor]
     let Some(lane) = state.lanes.get_mut((sequence % count) as usize) else {
         return Err(Error::lost("there is no connection"));
     };
+    lane.said = Deadline::now();
     let socket = &mut lane.monitored.socket;
     let flags = |more: bool| if more { zmq::DONTWAIT | zmq::SNDMORE } else { zmq::DONTWAIT };
     let fail = |error| zmq_error("a socket of ZeroMQ", error);
@@ -402,7 +490,9 @@ impl Outgoing for ZmqOutgoing {
                 return Ok(Attempt::Full(message));
             }
         }
-        let tensors: Result<Vec<Tensor>> = message.tensors.iter().map(sendable).collect();
+        let largest = usize::try_from(state.largest).unwrap_or(usize::MAX);
+        let tensors = message.tensors.iter().map(|tensor| sendable(tensor, largest));
+        let tensors: Result<Vec<Tensor>> = tensors.collect();
         let tensors = match tensors {
             Ok(tensors) => tensors,
             Err(error) => return Err(Box::new(NotSent { error, message })),
@@ -459,7 +549,7 @@ impl Outgoing for ZmqOutgoing {
 
     fn is_over(&self) -> bool {
         let state = lock(&self.state);
-        matches!(state.status, Status::Lost(..)) || (state.closed && self.flight.unfinished() == 0)
+        matches!(state.status, Status::Lost(..)) || (state.closed && state.over)
     }
 
     fn close(&self) {
@@ -468,18 +558,26 @@ impl Outgoing for ZmqOutgoing {
         if let Status::Connected = state.status {
             self.say_bye(&mut state);
         }
+        // Sending may have taken the announcement of something to read.
+        self.work(&mut state);
         drop(state);
         self.check_over();
     }
 }
 
 /// A tensor whose bytes can be sent as they are.
-fn sendable(tensor: &Tensor) -> Result<Tensor> {
+fn sendable(tensor: &Tensor, largest: usize) -> Result<Tensor> {
     let tensor = tensor.clone().settled()?;
     if tensor.location() != Location::Host {
         return Err(Error::unsupported(
             "a tensor that is not in host memory can't go over the network",
         ));
+    }
+    if tensor.byte_len() > largest {
+        let bytes = tensor.byte_len();
+        return Err(Error::usage(format!(
+            "a tensor of {bytes} bytes, and the receiver takes {largest} at most"
+        )));
     }
     Ok(tensor)
 }
@@ -499,5 +597,8 @@ impl Source for ZmqOutgoing {
 impl Drop for ZmqOutgoing {
     fn drop(&mut self) {
         self.close_lanes(&mut lock(&self.state));
+        if let (Some(courier), Some(token)) = (self.courier.upgrade(), self.token.get()) {
+            courier.driver.remove(&self.timer, *token);
+        }
     }
 }

@@ -6,7 +6,9 @@
 //! | receiver | [`Control::Welcome`] | in answer: how far it is, so that the rest is sent again |
 //! | receiver | [`Control::Refused`] | in answer, or when the inbox closes or the channel is over |
 //! | receiver | [`Control::Progress`] | when messages were taken, and when they were dropped |
+//! | sender | [`Control::Alive`] | now and then while it has nothing to send |
 //! | sender | [`Control::Bye`] | when it will send nothing more |
+//! | receiver | [`Control::Over`] | when it is done with everything up to that |
 
 use tessera_core::{Error, ErrorKind, Result};
 
@@ -21,10 +23,27 @@ const MOST_NUMBERS: usize = 2 * crate::flight::MOST_UNFINISHED;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     Hello(Hello),
-    Welcome { depth: u32, lease_ms: u32, progress: Progress },
-    Refused { kind: ErrorKind, progress: Progress, why: String },
+    Welcome {
+        depth: u32,
+        lease_ms: u32,
+        largest: u64,
+        progress: Progress,
+    },
+    /// With how far it was, where it knows the channel.
+    Refused {
+        kind: ErrorKind,
+        progress: Option<Progress>,
+        why: String,
+    },
+    /// Also said when there is nothing new, as a sign of life.
     Progress(Progress),
-    Bye { last: u64 },
+    /// A sign of life of the sender.
+    Alive,
+    Bye {
+        last: u64,
+    },
+    /// The receiver heard that, and is done with all.
+    Over,
 }
 
 /// Who wants a channel.
@@ -58,6 +77,8 @@ const WELCOME: u8 = 2;
 const REFUSED: u8 = 3;
 const PROGRESS: u8 = 4;
 const BYE: u8 = 5;
+const ALIVE: u8 = 6;
+const OVER: u8 = 7;
 
 impl Control {
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -74,22 +95,28 @@ impl Control {
                 bytes.extend(hello.lanes.to_le_bytes());
                 bytes.extend(hello.inbox.as_bytes());
             }
-            Self::Welcome { depth, lease_ms, progress } => {
+            Self::Welcome { depth, lease_ms, largest, progress } => {
                 bytes.push(WELCOME);
                 bytes.extend(depth.to_le_bytes());
                 bytes.extend(lease_ms.to_le_bytes());
+                bytes.extend(largest.to_le_bytes());
                 progress.encode(&mut bytes);
             }
             Self::Refused { kind, progress, why } => {
                 bytes.push(REFUSED);
                 bytes.push(kind_code(*kind));
-                progress.encode(&mut bytes);
+                bytes.push(progress.is_some().into());
+                if let Some(progress) = progress {
+                    progress.encode(&mut bytes);
+                }
                 bytes.extend(why.as_bytes());
             }
             Self::Progress(progress) => {
                 bytes.push(PROGRESS);
                 progress.encode(&mut bytes);
             }
+            Self::Alive => bytes.push(ALIVE),
+            Self::Over => bytes.push(OVER),
             Self::Bye { last } => {
                 bytes.push(BYE);
                 bytes.extend(last.to_le_bytes());
@@ -111,13 +138,8 @@ impl Control {
         check_version(u16::from_le_bytes(reader.array()?))?;
         let control = match reader.array::<1>()?[0] {
             HELLO => {
-                let resume = match reader.array::<1>()?[0] {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(wrong()),
-                };
                 let hello = Hello {
-                    resume,
+                    resume: reader.flag()?,
                     session: u128::from_le_bytes(reader.array()?),
                     courier: reader.u64()?,
                     lane: u16::from_le_bytes(reader.array()?),
@@ -132,15 +154,21 @@ impl Control {
             WELCOME => Self::Welcome {
                 depth: u32::from_le_bytes(reader.array()?),
                 lease_ms: u32::from_le_bytes(reader.array()?),
+                largest: reader.u64()?,
                 progress: reader.progress()?,
             },
             REFUSED => Self::Refused {
                 kind: kind_of(reader.array::<1>()?[0]),
-                progress: reader.progress()?,
+                progress: match reader.flag()? {
+                    true => Some(reader.progress()?),
+                    false => None,
+                },
                 why: reader.text()?,
             },
             PROGRESS => Self::Progress(reader.progress()?),
             BYE => Self::Bye { last: reader.u64()? },
+            ALIVE => Self::Alive,
+            OVER => Self::Over,
             _ => return Err(wrong()),
         };
         if reader.0.is_empty() { Ok(control) } else { Err(wrong()) }
@@ -173,6 +201,14 @@ impl Reader<'_> {
 
     fn u64(&mut self) -> Result<u64> {
         Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn flag(&mut self) -> Result<bool> {
+        match self.array::<1>()?[0] {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(wrong()),
+        }
     }
 
     fn text(&mut self) -> Result<String> {
@@ -209,8 +245,11 @@ mod tests {
         let why = "gone".to_owned();
         for control in [
             Control::Hello(hello),
-            Control::Welcome { depth: 8, lease_ms: 10, progress: progress.clone() },
-            Control::Refused { kind: ErrorKind::Lost, progress: progress.clone(), why },
+            Control::Welcome { depth: 8, lease_ms: 10, largest: 9, progress: progress.clone() },
+            Control::Refused { kind: ErrorKind::Lost, progress: None, why: why.clone() },
+            Control::Refused { kind: ErrorKind::Lost, progress: Some(progress.clone()), why },
+            Control::Alive,
+            Control::Over,
             Control::Progress(progress),
             Control::Bye { last: 77 },
         ] {

@@ -2,7 +2,13 @@
 
 mod chain;
 mod hop;
+mod hop_compare;
+mod kill;
+mod memory;
+mod peer;
+mod relay;
 mod siblings;
+mod stream;
 
 use tessera_core::Result;
 
@@ -12,7 +18,9 @@ pub(super) fn run(command: &Bench) -> Result<()> {
     match command {
         Bench::Chain(arguments) => chain::run(arguments),
         Bench::Hop(arguments) => hop::run(arguments),
-        Bench::HopPeer(arguments) => hop::peer(arguments),
+        Bench::Relay(arguments) => relay::run(arguments),
+        Bench::Kill(arguments) => kill::run(arguments),
+        Bench::Peer(arguments) => peer::run(arguments),
         Bench::Siblings(arguments) => siblings::run(arguments),
         Bench::Resident(arguments) => siblings::resident(arguments),
     }

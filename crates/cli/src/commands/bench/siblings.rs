@@ -9,6 +9,7 @@ use tessera_node::{Loader, RunOptions};
 use tessera_repository::Repository;
 use tessera_zoo::{Architecture, Recipe, Share};
 
+use super::memory;
 use crate::arguments::{BenchResident, BenchSiblings};
 use crate::{commands, inputs, interrupt, output};
 
@@ -137,7 +138,7 @@ fn measure_in_child(arguments: &BenchSiblings, root: &std::path::Path) -> Result
 
 pub(super) fn resident(arguments: &BenchResident) -> Result<()> {
     let repository = Repository::open(&arguments.repository.repo)?;
-    let resident_empty_bytes = resident_bytes()?;
+    let resident_empty_bytes = memory::resident("self")?;
     let engine = commands::engine(&arguments.engine)?;
     let loader = Loader::new(engine, arguments.engine.options());
     let names = repository.models()?;
@@ -147,7 +148,7 @@ pub(super) fn resident(arguments: &BenchResident) -> Result<()> {
         models.push(loader.load(&repository.model(&entry.name)?, &repository)?);
         bar.inc(1);
     }
-    let resident_loaded_bytes = resident_bytes()?;
+    let resident_loaded_bytes = memory::resident("self")?;
     for model in &models {
         let given = inputs::random(&model.graph().inputs, &HashMap::new(), 0)?;
         model.run(&given, RunOptions::SkipExits)?;
@@ -159,8 +160,8 @@ pub(super) fn resident(arguments: &BenchResident) -> Result<()> {
         models: models.len(),
         resident_empty_bytes,
         resident_loaded_bytes,
-        resident_ran_bytes: resident_bytes()?,
-        resident_file_bytes: status_bytes("RssFile:")?,
+        resident_ran_bytes: memory::resident("self")?,
+        resident_file_bytes: memory::status("self", "RssFile:")?,
     };
     if arguments.json {
         return output::print_json(&report);
@@ -172,20 +173,4 @@ pub(super) fn resident(arguments: &BenchResident) -> Result<()> {
         output::bytes(report.resident_loaded_bytes),
         output::bytes(report.resident_ran_bytes)
     ))
-}
-
-/// The memory of this process that is resident, as Linux counts it.
-fn resident_bytes() -> Result<u64> {
-    status_bytes("VmRSS:")
-}
-
-fn status_bytes(key: &str) -> Result<u64> {
-    let path = "/proc/self/status";
-    let text = std::fs::read_to_string(path).map_err(|error| Error::io(path, &error))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key));
-    let kilobytes =
-        line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    kilobytes
-        .map(|kilobytes| kilobytes * 1024)
-        .ok_or_else(|| Error::unsupported(format!("{path} has no line {key}")))
 }

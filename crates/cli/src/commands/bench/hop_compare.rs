@@ -1,0 +1,183 @@
+//! `tessera bench hop --compare`: every transport at three sizes, beside Python that pickles.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tessera_core::Result;
+use tessera_tensormq::{CourierOptions, Transport};
+
+use super::hop::{Plan, Report as Hop, measure};
+use super::peer::median_and_p99;
+use super::stream;
+use crate::arguments::BenchHop;
+use crate::output;
+
+/// 4 KB; between blocks of a ResNet-50, at batch 1 and 4.
+const SIZES: [usize; 3] = [4096, 3_211_264, 12_845_056];
+/// Each is measured this often, in turns; the median counts.
+const ROUNDS: usize = 3;
+/// Long enough that the receiver sleeps.
+const GAP: Duration = Duration::from_micros(200);
+/// The program of the baseline.
+const PICKLED: &str = include_str!("pickled_zmq.py");
+
+#[derive(Serialize)]
+struct Report {
+    hops: Vec<Hop>,
+    /// A stream of the middle size over zmq-tcp, beside a plain socket.
+    stream: stream::Report,
+    /// What was compared with, or why not.
+    python: String,
+    /// shm, largest over smallest.
+    shm_largest_over_smallest: f64,
+    /// Pickled over ipc over shm, at the middle size.
+    pickled_over_shm: Option<f64>,
+    /// Pickled over tcp over zmq-tcp, at the middle size.
+    pickled_over_zmq_tcp: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Pickled {
+    pyzmq: String,
+    libzmq: String,
+    tensor: String,
+    us: Vec<f64>,
+}
+
+pub(super) fn run(arguments: &BenchHop) -> Result<()> {
+    let (rows, python) = measure_all(arguments)?;
+    let stream = stream::measure(Transport::ZmqTcp, SIZES[1], arguments.lanes, false)?;
+    let median = |name: &str, bytes: usize| {
+        rows.iter().find(|row| row.transport == name && row.bytes == bytes).map(|row| row.median_us)
+    };
+    let over = |above: &str, below: &str| Some(median(above, SIZES[1])? / median(below, SIZES[1])?);
+    let shm = |bytes| median("shm", bytes).unwrap_or(f64::NAN);
+    let report = Report {
+        shm_largest_over_smallest: shm(SIZES[2]) / shm(SIZES[0]),
+        pickled_over_shm: over("pickled, ipc", "shm"),
+        pickled_over_zmq_tcp: over("pickled, tcp", "zmq-tcp"),
+        hops: rows,
+        stream,
+        python,
+    };
+    if arguments.json {
+        return output::print_json(&report);
+    }
+    let mut table = output::Table::new(&["one way, µs", ">4 KB", ">3.2 MB", ">12.8 MB"]);
+    let mut names: Vec<&str> = Vec::new();
+    for row in &report.hops {
+        if !names.contains(&row.transport.as_str()) {
+            names.push(&row.transport);
+        }
+    }
+    for name in names {
+        let cell = |bytes: usize| {
+            let row = report.hops.iter().find(|row| row.transport == name && row.bytes == bytes);
+            row.map_or("–".to_owned(), |row| format!("{:.1} ({:.0})", row.median_us, row.p99_us))
+        };
+        table.row([name.to_owned(), cell(SIZES[0]), cell(SIZES[1]), cell(SIZES[2])]);
+    }
+    table.print()?;
+    output::print(
+        "median, in brackets what 99 of 100 are below; in turns, each as soon as the last",
+    )?;
+    output::print(&format!("is answered; \"asleep\": after {} µs of silence", GAP.as_micros()))?;
+    output::print(&format!("compared with {}", report.python))?;
+    let times = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.1}"));
+    output::print(&format!(
+        "shm, 12.8 MB over 4 KB: {:.2}; pickled over shm at 3.2 MB: {}; pickled over zmq-tcp: {}",
+        report.shm_largest_over_smallest,
+        times(report.pickled_over_shm),
+        times(report.pickled_over_zmq_tcp)
+    ))?;
+    output::print(&format!(
+        "stream of 3.2 MB over zmq-tcp: {:.0} MB/s, {:.2} of the {:.0} MB/s of a plain socket",
+        report.stream.mb_per_s, report.stream.ratio, report.stream.plain_socket_mb_per_s
+    ))
+}
+
+/// All of them in turns, so that what else the machine does hits all alike.
+fn measure_all(arguments: &BenchHop) -> Result<(Vec<Hop>, String)> {
+    let spin = CourierOptions::default().spin;
+    let mut samples: Vec<Vec<Hop>> = Vec::new();
+    let mut python = Err("none of the comparisons ran".to_owned());
+    let bar = output::progress((ROUNDS * SIZES.len() * 7) as u64, "measuring");
+    for _ in 0..ROUNDS {
+        let mut place = 0;
+        let mut keep = |hop: Hop| {
+            if samples.len() <= place {
+                samples.push(Vec::new());
+            }
+            samples[place].push(hop);
+            place += 1;
+            bar.inc(1);
+        };
+        for bytes in SIZES {
+            for (transport, gap) in [
+                (Transport::Thread, Duration::ZERO),
+                (Transport::Shm, Duration::ZERO),
+                (Transport::Shm, GAP),
+                (Transport::ZmqIpc, Duration::ZERO),
+                (Transport::ZmqTcp, Duration::ZERO),
+            ] {
+                let whole = matches!(transport, Transport::ZmqIpc | Transport::ZmqTcp);
+                let count = if whole && bytes > 100_000 { 300 } else { 4000 };
+                let mut hop = measure(Plan { transport, bytes, count, gap, spin })?;
+                if gap > Duration::ZERO {
+                    hop.transport.push_str(", asleep");
+                }
+                keep(hop);
+            }
+            for transport in ["ipc", "tcp"] {
+                let count = if bytes > 100_000 { 100 } else { 2000 };
+                match pickled(&arguments.python, transport, bytes, count) {
+                    Ok((hop, name)) => {
+                        python = Ok(name);
+                        keep(hop);
+                    }
+                    Err(why) => python = Err(why),
+                }
+            }
+        }
+    }
+    bar.finish_and_clear();
+    let rows = samples.into_iter().filter_map(|mut rounds| {
+        let (median_us, _) =
+            median_and_p99(&mut rounds.iter().map(|hop| hop.median_us).collect::<Vec<_>>());
+        let (p99_us, _) =
+            median_and_p99(&mut rounds.iter().map(|hop| hop.p99_us).collect::<Vec<_>>());
+        Some(Hop { median_us, p99_us, ..rounds.pop()? })
+    });
+    let rows = rows.collect();
+    Ok((rows, python.unwrap_or_else(|why| format!("nothing in Python: {why}"))))
+}
+
+/// The same with Python's pickle; the reason where it can't be measured.
+fn pickled(
+    python: &str,
+    transport: &str,
+    bytes: usize,
+    count: usize,
+) -> Result<(Hop, String), String> {
+    let output = Command::new(python)
+        .args(["-c", PICKLED, transport, &bytes.to_string(), &count.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{python}: {error}"))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        let last = words.lines().last().unwrap_or("it failed").to_owned();
+        return Err(format!("{python}: {last}"));
+    }
+    let mut pickled: Pickled =
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("{python}: {error}"))?;
+    let (median_us, p99_us) = median_and_p99(&mut pickled.us);
+    let name = format!(
+        "pyzmq {} (libzmq {}), {}, pickle protocol 5",
+        pickled.pyzmq, pickled.libzmq, pickled.tensor
+    );
+    let transport = format!("pickled, {transport}");
+    let count = pickled.us.len();
+    Ok((Hop { transport, bytes, count, gap_us: 0.0, spin_us: 0.0, median_us, p99_us }, name))
+}
