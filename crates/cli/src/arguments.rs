@@ -474,6 +474,9 @@ pub(crate) struct BenchRelay {
     /// Tensors that are under way at the same time
     #[arg(long, default_value_t = 8)]
     pub(crate) window: usize,
+    /// Microseconds to look again and again before going to sleep; default by measurement
+    #[arg(long)]
+    pub(crate) spin: Option<u64>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

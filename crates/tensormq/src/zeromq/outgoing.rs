@@ -347,7 +347,7 @@ impl ZmqOutgoing {
             return self.lose(state, &self.refusal(), None);
         }
         state.refused = happened == Happened::HandshakeBroken;
-        if over || (state.known && self.route.transport == Transport::ZmqIpc) {
+        if over || self.route.transport == Transport::ZmqIpc {
             // Nothing can come between processes of a host: it is gone.
             return self.lose(state, &Error::lost("the receiver's process is gone"), None);
         }

@@ -16,7 +16,7 @@ use crate::output;
 /// 4 KB; between blocks of a ResNet-50, at batch 1 and 4.
 const SIZES: [usize; 3] = [4096, 3_211_264, 12_845_056];
 /// Each is measured this often, in turns; the median counts.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// Long enough that the receiver sleeps.
 const GAP: Duration = Duration::from_micros(200);
 /// The program of the baseline.
@@ -46,18 +46,14 @@ struct Pickled {
 }
 
 pub(super) fn run(arguments: &BenchHop) -> Result<()> {
-    let (rows, python) = measure_all(arguments)?;
+    let (samples, python) = measure_all(arguments)?;
     let stream = stream::measure(Transport::ZmqTcp, SIZES[1], arguments.lanes, false)?;
-    let median = |name: &str, bytes: usize| {
-        rows.iter().find(|row| row.transport == name && row.bytes == bytes).map(|row| row.median_us)
-    };
-    let over = |above: &str, below: &str| Some(median(above, SIZES[1])? / median(below, SIZES[1])?);
-    let shm = |bytes| median("shm", bytes).unwrap_or(f64::NAN);
+    let ratio = |above, below| paired_ratio(&samples, above, below);
     let report = Report {
-        shm_largest_over_smallest: shm(SIZES[2]) / shm(SIZES[0]),
-        pickled_over_shm: over("pickled, ipc", "shm"),
-        pickled_over_zmq_tcp: over("pickled, tcp", "zmq-tcp"),
-        hops: rows,
+        shm_largest_over_smallest: ratio(("shm", SIZES[2]), ("shm", SIZES[0])).unwrap_or(f64::NAN),
+        pickled_over_shm: ratio(("pickled, ipc", SIZES[1]), ("shm", SIZES[1])),
+        pickled_over_zmq_tcp: ratio(("pickled, tcp", SIZES[1]), ("zmq-tcp", SIZES[1])),
+        hops: samples.iter().filter_map(|rounds| median_of(rounds)).collect(),
         stream,
         python,
     };
@@ -98,7 +94,7 @@ pub(super) fn run(arguments: &BenchHop) -> Result<()> {
 }
 
 /// All of them in turns, so that what else the machine does hits all alike.
-fn measure_all(arguments: &BenchHop) -> Result<(Vec<Hop>, String)> {
+fn measure_all(arguments: &BenchHop) -> Result<(Vec<Vec<Hop>>, String)> {
     let spin = CourierOptions::default().spin;
     let mut samples: Vec<Vec<Hop>> = Vec::new();
     let mut python = Err("none of the comparisons ran".to_owned());
@@ -122,7 +118,11 @@ fn measure_all(arguments: &BenchHop) -> Result<(Vec<Hop>, String)> {
                 (Transport::ZmqTcp, Duration::ZERO),
             ] {
                 let whole = matches!(transport, Transport::ZmqIpc | Transport::ZmqTcp);
-                let count = if whole && bytes > 100_000 { 300 } else { 4000 };
+                let count = match () {
+                    () if whole && bytes > 100_000 => 200,
+                    () if whole || gap > Duration::ZERO => 2000,
+                    () => 20_000,
+                };
                 let mut hop = measure(Plan { transport, bytes, count, gap, spin })?;
                 if gap > Duration::ZERO {
                     hop.transport.push_str(", asleep");
@@ -130,7 +130,7 @@ fn measure_all(arguments: &BenchHop) -> Result<(Vec<Hop>, String)> {
                 keep(hop);
             }
             for transport in ["ipc", "tcp"] {
-                let count = if bytes > 100_000 { 100 } else { 2000 };
+                let count = if bytes > 100_000 { 60 } else { 1000 };
                 match pickled(&arguments.python, transport, bytes, count) {
                     Ok((hop, name)) => {
                         python = Ok(name);
@@ -142,15 +142,25 @@ fn measure_all(arguments: &BenchHop) -> Result<(Vec<Hop>, String)> {
         }
     }
     bar.finish_and_clear();
-    let rows = samples.into_iter().filter_map(|mut rounds| {
-        let (median_us, _) =
-            median_and_p99(&mut rounds.iter().map(|hop| hop.median_us).collect::<Vec<_>>());
-        let (p99_us, _) =
-            median_and_p99(&mut rounds.iter().map(|hop| hop.p99_us).collect::<Vec<_>>());
-        Some(Hop { median_us, p99_us, ..rounds.pop()? })
-    });
-    let rows = rows.collect();
-    Ok((rows, python.unwrap_or_else(|why| format!("nothing in Python: {why}"))))
+    Ok((samples, python.unwrap_or_else(|why| format!("nothing in Python: {why}"))))
+}
+
+/// The rounds of one measurement as one: the medians of their medians and of their 99th parts.
+fn median_of(rounds: &[Hop]) -> Option<Hop> {
+    let middle =
+        |of: fn(&Hop) -> f64| median_and_p99(&mut rounds.iter().map(of).collect::<Vec<_>>()).0;
+    let (median_us, p99_us) = (middle(|hop| hop.median_us), middle(|hop| hop.p99_us));
+    Some(Hop { median_us, p99_us, ..rounds.last()?.clone() })
+}
+
+/// One measurement over another: in each round, and of these the median.
+fn paired_ratio(samples: &[Vec<Hop>], above: (&str, usize), below: (&str, usize)) -> Option<f64> {
+    let rounds = |(name, bytes): (&str, usize)| {
+        let is = |hop: &Hop| hop.transport == name && hop.bytes == bytes;
+        samples.iter().find(|rounds| rounds.first().is_some_and(is))
+    };
+    let ratios = rounds(above)?.iter().zip(rounds(below)?).map(|(a, b)| a.median_us / b.median_us);
+    Some(median_and_p99(&mut ratios.collect::<Vec<_>>()).0)
 }
 
 /// The same with Python's pickle; the reason where it can't be measured.

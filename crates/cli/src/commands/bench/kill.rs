@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tessera_core::{DType, Error, Result, TensorMut};
 use tessera_tensormq::{
-    Address, Buffers, Courier, CourierOptions, Deadline, Message, Received, RequestId, Transport,
-    Wait,
+    Address, Buffers, ConnectOptions, Courier, CourierOptions, Deadline, Message, Received,
+    RequestId, Sender, Transport, Wait,
 };
 
-use super::peer::{self, Process, connect, end_with_parent, inbox_options, median_and_p99, say};
+use super::peer::{self, Process, end_with_parent, inbox_options, median_and_p99, say};
 use crate::arguments::BenchKill;
 use crate::output;
 
@@ -62,13 +62,18 @@ struct Report {
 }
 
 pub(super) fn run(arguments: &BenchKill) -> Result<()> {
-    let before = traces();
+    if arguments.count == 0 || arguments.transport == Transport::Thread {
+        return Err(Error::usage("bench kill needs at least one kill, and processes to kill"));
+    }
+    let before = files();
+    let mut couriers = BTreeSet::new();
     let mut report = Report { transport: arguments.transport.to_string(), ..Report::default() };
-    let mut random = Random(arguments.seed | 1);
+    // Never zero, from which the generator would not move.
+    let mut random = Random(arguments.seed.wrapping_mul(2).wrapping_add(1));
     let bar = output::progress(arguments.count as u64, "killing");
     let mut times = Vec::new();
     while report.kills < arguments.count {
-        round(arguments.transport, &mut random, &mut report, &mut times)?;
+        round(arguments.transport, &mut random, &mut report, &mut times, &mut couriers)?;
         bar.set_position(report.kills as u64);
     }
     bar.finish_and_clear();
@@ -76,7 +81,7 @@ pub(super) fn run(arguments: &BenchKill) -> Result<()> {
     report.learnt_max_ms = times.iter().copied().fold(0.0, f64::max);
     report.learnt_median_ms = median_and_p99(&mut times).0;
     report.late += times.iter().filter(|time| **time > LIMIT_MS).count();
-    report.left_over = traces().difference(&before).cloned().collect();
+    report.left_over = files().difference(&before).cloned().chain(sockets(&couriers)).collect();
     let Report { late, hung, buffers_missing, ref left_over, .. } = report;
     let sound = late + hung + buffers_missing == 0 && left_over.is_empty();
     if arguments.json {
@@ -111,12 +116,15 @@ fn round(
     random: &mut Random,
     report: &mut Report,
     times: &mut Vec<f64>,
+    couriers: &mut BTreeSet<u64>,
 ) -> Result<()> {
     report.rounds += 1;
     let mut last = Process::start(&peer::Task::Victim(Task::Last { transport }))?;
     let next: Address = last.hear()?;
+    couriers.insert(next.courier);
     let mut middle = Process::start(&peer::Task::Victim(Task::Middle { transport, next }))?;
     let next: Address = middle.hear()?;
+    couriers.insert(next.courier);
     let first = Process::start(&peer::Task::Victim(Task::First { transport, next }))?;
     // From before they have met until they are well at work.
     std::thread::sleep(Duration::from_micros(random.below(30_000)));
@@ -167,6 +175,18 @@ pub(super) fn peer(task: &Task) -> Result<()> {
     Ok(())
 }
 
+/// How long to wait before looking whether somebody is gone.
+fn slice() -> Wait {
+    Wait::at_most(Duration::from_millis(5))
+}
+
+/// Connects to one that was there a moment ago: where it does not answer soon, it is gone.
+fn connect(courier: &Courier, address: &Address, transport: Transport) -> Result<Sender> {
+    let timeout = Duration::from_millis(60);
+    let options = ConnectOptions { transport: Some(transport), timeout, ..Default::default() };
+    courier.connect_with(address, &options)
+}
+
 fn learnt() -> Option<Learnt> {
     Some(Learnt { at_ns: Deadline::now().nanoseconds(), buffers_missing: 0 })
 }
@@ -177,21 +197,24 @@ fn receive(transport: Transport, next: Option<&Address>) -> Result<Option<Learnt
     let mut inbox = courier.inbox("row", &inbox_options(transport, false))?;
     // The address first, so that being killed while connecting is among what is tried.
     say(inbox.address())?;
-    let mut sender = match next.map(|next| connect(&courier, next, transport, 1)) {
+    let mut sender = match next.map(|next| connect(&courier, next, transport)) {
         None => None,
         Some(Ok(sender)) => Some(sender),
         Some(Err(_)) => return Ok(learnt()),
     };
     let mut silent = 0;
     loop {
-        match inbox.receive(Wait::at_most(Duration::from_millis(5))) {
+        match inbox.receive(slice()) {
             Some(Received::Message(mut message)) => {
                 silent = 0;
                 let Some(sender) = &mut sender else { continue };
                 let tensors = message.take_tensors();
-                let wait = Wait::at_most(peer::PATIENCE);
-                if sender.send(message.onward(tensors), wait).is_err() {
-                    return Ok(learnt());
+                let mut onward = message.onward(tensors);
+                while let Err(not_sent) = sender.send(onward, slice()) {
+                    if sender.is_lost() || sender.is_interrupted() {
+                        return Ok(learnt());
+                    }
+                    onward = not_sent.message;
                 }
             }
             Some(Received::Lost(..) | Received::Interrupted(_)) => return Ok(learnt()),
@@ -214,18 +237,17 @@ fn receive(transport: Transport, next: Option<&Address>) -> Result<Option<Learnt
 /// Sends until the next is gone.
 fn send(transport: Transport, next: &Address) -> Result<Option<Learnt>> {
     let courier = Courier::start(CourierOptions::default())?;
-    let Ok(mut sender) = connect(&courier, next, transport, 1) else { return Ok(learnt()) };
+    let Ok(mut sender) = connect(&courier, next, transport) else { return Ok(learnt()) };
     let pool = courier.pool(&[Buffers { bytes: BYTES, count: 8 }])?;
-    let wait = || Wait::at_most(Duration::from_millis(5));
     let learnt = loop {
         if sender.is_lost() || sender.is_interrupted() {
             break learnt();
         }
-        let Ok(buffer) = pool.borrow(BYTES, wait()) else { continue };
+        let Ok(buffer) = pool.borrow(BYTES, slice()) else { continue };
         let tensor = TensorMut::over(DType::U8, &[BYTES], buffer)?.freeze();
         let message = Message::new(RequestId(1), "row", &["middle", "last"])?;
         // Lost or late, the loop finds out.
-        drop(sender.send(message.with_tensors(vec![tensor]), wait()));
+        drop(sender.send(message.with_tensors(vec![tensor]), slice()));
     };
     // Whoever holds buffers still is alive and lets go, or dead and is found so.
     let end = Deadline::after(Duration::from_secs(2));
@@ -237,17 +259,23 @@ fn send(transport: Transport, next: &Address) -> Result<Option<Learnt>> {
     Ok(learnt.map(|learnt| Learnt { buffers_missing, ..learnt }))
 }
 
-/// What processes could have left behind: files of shared memory, temporary files, sockets.
-fn traces() -> BTreeSet<String> {
-    let mut traces = BTreeSet::new();
-    for folder in ["/dev/shm".into(), std::env::temp_dir()] {
-        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-        traces.extend(entries.map(|entry| entry.path().display().to_string()));
-    }
+/// Files that processes could have left behind, in shared memory and in the temporary folder.
+fn files() -> BTreeSet<String> {
+    let folders = ["/dev/shm".into(), std::env::temp_dir()];
+    let entries = folders.iter().flat_map(std::fs::read_dir).flatten().flatten();
+    let paths = entries.map(|entry| entry.path().display().to_string());
+    paths.filter(|path| path.contains("tessera")).collect()
+}
+
+/// Sockets of these transports that are there still.
+fn sockets(couriers: &BTreeSet<u64>) -> Vec<String> {
     let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let names = sockets.lines().filter_map(|line| line.split_whitespace().nth(7));
-    traces.extend(names.filter(|name| name.starts_with("@tessera/")).map(str::to_owned));
-    traces
+    let ours = names.filter(|name| {
+        let ids = name.split('/').filter_map(|part| u64::from_str_radix(part, 16).ok());
+        name.starts_with("@tessera/") && ids.into_iter().any(|id| couriers.contains(&id))
+    });
+    ours.map(str::to_owned).collect()
 }
 
 /// A small generator of numbers, so that a round can be had again.

@@ -2,6 +2,7 @@
 //! talk with them.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,8 @@ impl Process {
         let own = std::env::current_exe().map_err(fail)?;
         let mut child = Command::new(own)
             .args(["bench", "peer", &to_json(task)?])
+            // Ctrl-C is for this process; the other ends with it.
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -18,6 +18,7 @@ use crate::output;
 pub(super) struct Task {
     transport: Transport,
     next: Address,
+    spin_ns: u64,
 }
 
 #[derive(Serialize)]
@@ -43,15 +44,22 @@ struct Report {
 pub(super) fn run(arguments: &BenchRelay) -> Result<()> {
     let BenchRelay { transport, processes, bytes, seconds, window, .. } = *arguments;
     if processes == 0 || window == 0 || transport == Transport::Thread {
-        return Err(Error::usage("bench relay needs at least one process and one tensor"));
+        return Err(Error::usage(
+            "bench relay needs at least one process and one tensor, and a transport between processes",
+        ));
     }
-    let courier = Courier::start(CourierOptions::default())?;
+    let mut options = CourierOptions::default();
+    if let Some(spin) = arguments.spin {
+        options.spin = Duration::from_micros(spin);
+    }
+    let spin_ns = u64::try_from(options.spin.as_nanos()).unwrap_or(u64::MAX);
+    let courier = Courier::start(options)?;
     let mut back = courier.inbox("back", &inbox_options(transport, false))?;
     // From the last to the first, because each must know the next.
     let mut next = back.address().clone();
     let mut others = Vec::new();
     for _ in 0..processes {
-        let task = peer::Task::Echo(Task { transport, next: next.clone() });
+        let task = peer::Task::Echo(Task { transport, next: next.clone(), spin_ns });
         let mut process = Process::start(&task)?;
         next = process.hear()?;
         others.push(process);
@@ -133,7 +141,8 @@ fn memory(processes: &[u32]) -> Result<u64> {
 
 pub(super) fn peer(task: &Task) -> Result<()> {
     end_with_parent();
-    let courier = Courier::start(CourierOptions::default())?;
+    let spin = Duration::from_nanos(task.spin_ns);
+    let courier = Courier::start(CourierOptions { spin, ..CourierOptions::default() })?;
     let mut inbox = courier.inbox("echo", &inbox_options(task.transport, false))?;
     let mut sender = connect(&courier, &task.next, task.transport, 1)?;
     say(inbox.address())?;
@@ -143,8 +152,9 @@ pub(super) fn peer(task: &Task) -> Result<()> {
                 let tensors = message.take_tensors();
                 sender.send(message.onward(tensors), patience())?;
             }
-            Some(Received::Closed(_)) => return Ok(()),
-            Some(Received::Lost(_, error) | Received::Failed { error, .. }) => return Err(error),
+            // At the end they go one after the other; before it, the first in the row finds out.
+            Some(Received::Closed(_) | Received::Lost(..)) => return Ok(()),
+            Some(Received::Failed { error, .. }) => return Err(error),
             _ => {}
         }
     }

@@ -85,6 +85,9 @@ pub(super) fn measure(
     if transport == Transport::Thread {
         return Err(Error::usage("bench hop --stream is between processes"));
     }
+    if transport != Transport::ZmqTcp && (lanes != 1 || encrypted) {
+        return Err(Error::usage("--lanes and --encrypt are for --transport zmq-tcp"));
+    }
     let (mut ours, mut plain, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let bar = output::progress(ROUNDS as u64, "streaming");
     for _ in 0..ROUNDS {
@@ -176,7 +179,8 @@ fn take_messages(transport: Transport, encrypted: bool) -> Result<Took> {
                 }
             }
             Some(Received::Closed(_)) => return Ok(took),
-            Some(other) => return Err(Error::lost(format!("{other:?}"))),
+            Some(Received::Lost(_, error) | Received::Failed { error, .. }) => return Err(error),
+            Some(_) => return Err(Error::lost("the sender went away")),
             None => return Err(Error::timed_out("nothing comes")),
         }
     }
