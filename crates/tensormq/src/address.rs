@@ -77,7 +77,8 @@ pub struct Address {
 pub fn host() -> Result<String> {
     let read = |path: &str| std::fs::read_to_string(path).map_err(|error| Error::io(path, &error));
     let boot = read("/proc/sys/kernel/random/boot_id")?;
-    let network = "/proc/self/ns/net";
+    // The thread's, which may be in another one than the process began in.
+    let network = "/proc/thread-self/ns/net";
     let network = std::fs::read_link(network).map_err(|error| Error::io(network, &error))?;
     let network = network.to_string_lossy();
     let network = network.trim_start_matches("net:[").trim_end_matches(']');

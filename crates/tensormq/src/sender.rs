@@ -73,7 +73,7 @@ impl Sender {
                 }
             };
             if asleep {
-                if !self.channel.bell().sleep(wait) {
+                if !self.channel.bell().sleep(wait.slice()) && wait.is_over() {
                     self.channel.disarm();
                     return Err(self.full(message, Error::timed_out));
                 }
@@ -112,8 +112,8 @@ impl Sender {
                 }
             };
             let Some(bell) = &self.async_bell else { return Err(self.full(message, Error::full)) };
-            match bell.sleep(self.channel.bell(), wait).await {
-                Ok(true) => {}
+            match bell.sleep(self.channel.bell(), wait.slice()).await {
+                Ok(rang) if rang || !wait.is_over() => {}
                 done => {
                     self.channel.disarm();
                     return Err(match done {

@@ -77,6 +77,19 @@ impl Wait {
         })
     }
 
+    /// A part of the time, after which to look again: for what nobody rings for.
+    ///
+    /// A sender's own channel rings for it. Memory for copies, which all senders of a process share,
+    /// does not.
+    pub(crate) fn slice(self) -> Self {
+        let soon = Deadline::after(Duration::from_millis(10));
+        match self {
+            Self::No => Self::No,
+            Self::Until(deadline) => Self::Until(deadline.min(soon)),
+            Self::Forever => Self::Until(soon),
+        }
+    }
+
     /// Whether there is no more time to wait.
     pub(crate) fn is_over(self) -> bool {
         match self {
