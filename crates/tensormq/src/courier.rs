@@ -165,7 +165,7 @@ impl Courier {
 
     /// A pool of buffers that any process of this host can read.
     pub fn pool(&self, buffers: &[Buffers]) -> Result<Pool> {
-        self.0.create_pool(buffers)
+        Ok(Pool(self.0.create_pool(buffers)?, Some(Arc::clone(&self.0))))
     }
 
     /// An inbox under a name that no other inbox of this process has.
@@ -263,7 +263,7 @@ impl Inner {
         self.own.upgrade().ok_or_else(|| Error::lost("the transport ended"))
     }
 
-    fn create_pool(&self, buffers: &[Buffers]) -> Result<Pool> {
+    fn create_pool(&self, buffers: &[Buffers]) -> Result<Arc<OpenPool>> {
         let number = self.next_pool.fetch_add(1, Ordering::Relaxed);
         let id = PoolId { owner: self.id, number };
         let settle: Weak<dyn Settle> = Weak::<Self>::clone(&self.own);
@@ -271,7 +271,7 @@ impl Inner {
         let mut pools = lock(&self.pools);
         pools.retain(|_, pool| pool.strong_count() > 0);
         pools.insert(number, Arc::downgrade(&pool));
-        Ok(Pool(pool))
+        Ok(pool)
     }
 
     /// Memory for a tensor that is in no pool; `Full` where all of that size is in use.
@@ -282,7 +282,9 @@ impl Inner {
         let pool = match spills.get(&size) {
             Some(pool) => pool.clone(),
             None => {
-                let pool = self.create_pool(&[Buffers { bytes: size, count: SPILL_BUFFERS }])?;
+                // Without a hold on us: we hold it.
+                let buffers = [Buffers { bytes: size, count: SPILL_BUFFERS }];
+                let pool = Pool(self.create_pool(&buffers)?, None);
                 spills.insert(size, pool.clone());
                 pool
             }
@@ -403,19 +405,35 @@ impl Inner {
         if let Some(landlord) = landlords.get(&id)
             && !landlord.gone.load(Ordering::Acquire)
         {
-            return Ok(Arc::clone(&landlord.pool));
+            if let Some(pool) = &*lock(&landlord.pool) {
+                return Ok(Arc::clone(pool));
+            }
         }
         landlords.retain(|_, landlord| !landlord.gone.load(Ordering::Acquire));
         let landlord = self.attach(id).map_err(|error| error.within("the pool of a tensor"))?;
-        let pool = Arc::clone(&landlord.pool);
+        let pool = lock(&landlord.pool).clone();
         landlords.insert(id, landlord);
-        Ok(pool)
+        pool.ok_or_else(|| Error::lost("the owner of a pool went away"))
+    }
+
+    /// Whether whoever gets a tensor of a pool can open it: its owner is there.
+    pub(crate) fn is_open(&self, id: PoolId) -> bool {
+        id.owner == self.id
+            || lock(&self.landlords)
+                .get(&id)
+                .is_some_and(|landlord| !landlord.gone.load(Ordering::Acquire))
     }
 
     fn attach(self: &Arc<Self>, id: PoolId) -> Result<Arc<Landlord>> {
         let link = Arc::new(Link::connect(&socket_name(id.owner))?);
         link.send(&Packet::Attach { pool: id }.encode(), &[])?;
-        let (answer, fds) = answer(&link)?;
+        // The owner may be short of buffers at this very moment, and ask us too.
+        let (answer, fds) = loop {
+            match answer(&link)? {
+                (Packet::Settle, _) => {}
+                other => break other,
+            }
+        };
         let mut fds = fds.into_iter();
         let (Packet::Attached(plan), Some(control), Some(payload), Some(bell)) =
             (answer, fds.next(), fds.next(), fds.next())
@@ -429,7 +447,7 @@ impl Inner {
         let bell = Bell::from_peer(bell);
         let pool = OpenPool::open(plan, control, payload, bell, settle, Arc::clone(&link))?;
         let landlord = Arc::new(Landlord {
-            pool,
+            pool: Mutex::new(Some(pool)),
             link,
             gone: AtomicBool::new(false),
             courier: Weak::clone(&self.own),
@@ -495,12 +513,13 @@ impl Inner {
         let source: Arc<dyn Source> = Arc::<Tenant>::clone(&tenant);
         let (control, payload, bell) = pool.descriptors();
         let fds = [control.as_fd(), payload.as_fd(), bell.as_fd()];
-        let sent = link.send(&Packet::Attached(plan).encode(), &fds);
+        // Watched before it is let in: from then on it must be noticed when it goes.
         let added = self.driver.add(&*tenant.link, Arc::downgrade(&source));
-        if let Ok(token) = added {
+        let sent = added.and_then(|token| {
             tenant.token.set(token).ok();
-        }
-        sent.and(added.map(|_| ())).inspect_err(|_| tenant.leave())
+            link.send(&Packet::Attached(plan).encode(), &fds)
+        });
+        sent.inspect_err(|_| tenant.leave())
     }
 }
 
@@ -623,7 +642,8 @@ impl Source for Tenant {
 
 /// Another process, whose pool we have open.
 struct Landlord {
-    pool: Arc<OpenPool>,
+    /// Until its owner is gone or needs it no more.
+    pool: Mutex<Option<Arc<OpenPool>>>,
     link: Arc<Link>,
     gone: AtomicBool,
     courier: Weak<Inner>,
@@ -642,6 +662,8 @@ impl Source for Landlord {
             }
             Ok(Arrival::End) | Err(_) => {
                 self.gone.store(true, Ordering::Release);
+                let pool = lock(&self.pool).take();
+                drop(pool);
                 if let (Some(courier), Some(token)) = (self.courier.upgrade(), self.token.get()) {
                     courier.driver.remove(&*self.link, *token);
                 }

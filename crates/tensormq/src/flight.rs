@@ -4,7 +4,7 @@
 //! until the receiver dropped it, so that a sender whose receiver dies can say which requests were
 //! lost with it.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use tessera_core::Tensor;
@@ -47,20 +47,27 @@ pub(crate) struct Flight(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// In the order of their numbers, without gaps.
-    entries: VecDeque<Entry>,
+    /// By their numbers.
+    entries: BTreeMap<u64, Entry>,
     /// How many messages the receiver took.
     taken: u64,
     failed: Vec<Failed>,
+    /// Whether anything ever failed.
+    flawed: bool,
 }
 
 struct Entry {
-    sequence: u64,
     request: RequestId,
     tensors: Vec<Tensor>,
     /// The rest of the message, where it may have to be sent again.
     envelope: Option<Envelope>,
-    finished: bool,
+}
+
+impl Inner {
+    fn fail(&mut self, sequence: u64, entry: &Entry, fate: Fate) {
+        self.flawed = true;
+        self.failed.push(Failed { sequence, request: entry.request, fate });
+    }
 }
 
 impl Flight {
@@ -81,30 +88,27 @@ impl Flight {
         if inner.entries.len() >= MOST_UNFINISHED {
             return false;
         }
-        inner.entries.push_back(Entry { sequence, request, tensors, envelope, finished: false });
+        inner.entries.insert(sequence, Entry { request, tensors, envelope });
         true
     }
 
-    /// Forgets the message that was noted last: it was not sent after all.
-    pub(crate) fn remove_last(&self) {
-        let last = lock(&self.0).entries.pop_back();
-        drop(last);
+    /// Forgets a message that was noted: it was not sent after all.
+    pub(crate) fn remove(&self, sequence: u64) {
+        let entry = lock(&self.0).entries.remove(&sequence);
+        drop(entry);
     }
 
     /// Notes that the receiver took the first `taken` messages of the channel.
     pub(crate) fn took(&self, taken: u64) {
         let mut free = Vec::new();
         let mut inner = lock(&self.0);
-        let from = inner.taken;
+        let from = inner.taken.saturating_add(1);
         inner.taken = inner.taken.max(taken);
-        let Some(first) = inner.entries.front().map(|entry| entry.sequence) else { return };
-        let skip = usize::try_from((from + 1).saturating_sub(first)).unwrap_or(usize::MAX);
-        for entry in inner.entries.iter_mut().skip(skip) {
-            if entry.sequence > taken {
-                break;
+        if from <= taken {
+            for (_, entry) in inner.entries.range_mut(from..=taken) {
+                free.append(&mut entry.tensors);
+                entry.envelope = None;
             }
-            free.append(&mut entry.tensors);
-            entry.envelope = None;
         }
         // Tensors go back to their pools outside of the lock: somebody may wait for them there.
         drop(inner);
@@ -113,26 +117,13 @@ impl Flight {
 
     /// Notes that the receiver is done with a message.
     pub(crate) fn finish(&self, sequence: u64) {
-        let mut inner = lock(&self.0);
-        let Some(first) = inner.entries.front().map(|entry| entry.sequence) else { return };
-        let index = sequence.checked_sub(first).and_then(|index| usize::try_from(index).ok());
-        if let Some(entry) = index.and_then(|index| inner.entries.get_mut(index)) {
-            entry.finished = true;
-        }
-        while inner.entries.front().is_some_and(|entry| entry.finished) {
-            inner.entries.pop_front();
-        }
+        self.remove(sequence);
     }
 
     /// Notes that the receiver is done with all of the first `taken` messages but these.
     pub(crate) fn finish_all(&self, taken: u64, unfinished: &HashSet<u64>) {
         let mut inner = lock(&self.0);
-        for entry in &mut inner.entries {
-            entry.finished |= entry.sequence <= taken && !unfinished.contains(&entry.sequence);
-        }
-        while inner.entries.front().is_some_and(|entry| entry.finished) {
-            inner.entries.pop_front();
-        }
+        inner.entries.retain(|sequence, _| *sequence > taken || unfinished.contains(sequence));
     }
 
     /// The channel ended: what is not done has failed. `taken`: how many messages the receiver is
@@ -141,10 +132,8 @@ impl Flight {
         let mut inner = lock(&self.0);
         let taken = taken.max(inner.taken);
         let entries = std::mem::take(&mut inner.entries);
-        for entry in entries.iter().filter(|entry| !entry.finished) {
-            let fate = if entry.sequence <= taken { Fate::Taken } else { rest };
-            let Entry { sequence, request, .. } = *entry;
-            inner.failed.push(Failed { sequence, request, fate });
+        for (sequence, entry) in &entries {
+            inner.fail(*sequence, entry, if *sequence <= taken { Fate::Taken } else { rest });
         }
         drop(inner);
         drop(entries);
@@ -155,11 +144,9 @@ impl Flight {
     pub(crate) fn abandon(&self, taken: u64) {
         let mut inner = lock(&self.0);
         let taken = taken.max(inner.taken);
-        let first = inner.entries.partition_point(|entry| entry.sequence <= taken);
-        let rest = inner.entries.split_off(first);
-        for Entry { sequence, request, .. } in &rest {
-            let (sequence, request) = (*sequence, *request);
-            inner.failed.push(Failed { sequence, request, fate: Fate::NotTaken });
+        let rest = inner.entries.split_off(&taken.saturating_add(1));
+        for (sequence, entry) in &rest {
+            inner.fail(*sequence, entry, Fate::NotTaken);
         }
         drop(inner);
         drop(rest);
@@ -170,22 +157,29 @@ impl Flight {
         std::mem::take(&mut lock(&self.0).failed)
     }
 
+    /// Whether anything ever failed.
+    pub(crate) fn is_flawed(&self) -> bool {
+        lock(&self.0).flawed
+    }
+
     /// Messages that the receiver did not take yet.
     pub(crate) fn untaken(&self) -> usize {
         let inner = lock(&self.0);
-        inner.entries.iter().rev().take_while(|entry| entry.sequence > inner.taken).count()
+        inner.entries.range(inner.taken.saturating_add(1)..).count()
     }
 
     /// Messages that the receiver is not done with.
     pub(crate) fn unfinished(&self) -> usize {
-        lock(&self.0).entries.iter().filter(|entry| !entry.finished).count()
+        lock(&self.0).entries.len()
     }
 
     /// The messages after `sequence`, to send them once more.
     pub(crate) fn after(&self, sequence: u64) -> Vec<(u64, Option<Envelope>, Vec<Tensor>)> {
         let inner = lock(&self.0);
-        let later = inner.entries.iter().filter(|entry| entry.sequence > sequence);
-        later.map(|entry| (entry.sequence, entry.envelope.clone(), entry.tensors.clone())).collect()
+        let later = inner.entries.range(sequence.saturating_add(1)..);
+        later
+            .map(|(sequence, entry)| (*sequence, entry.envelope.clone(), entry.tensors.clone()))
+            .collect()
     }
 }
 
@@ -262,7 +256,8 @@ mod tests {
     fn there_is_a_most() {
         let flight = flight(MOST_UNFINISHED as u64);
         assert!(!flight.add(MOST_UNFINISHED as u64 + 1, RequestId(0), Vec::new()));
-        flight.finish(1);
+        // Any of them makes room, also while the first is kept.
+        flight.finish(2);
         assert!(flight.add(MOST_UNFINISHED as u64 + 1, RequestId(0), Vec::new()));
     }
 }

@@ -168,9 +168,10 @@ impl Inbox {
             Some(bell) => bell,
             None => AsyncBell::new(&self.shared.bell)?,
         };
-        let received = self.receive_at(&bell, wait).await;
+        let received = self.receive_at(&bell, wait).await?;
+        // Kept for the next time; one that failed belongs to a runtime that is gone.
         self.async_bell = Some(bell);
-        received
+        Ok(received)
     }
 
     async fn receive_at(&mut self, bell: &AsyncBell, wait: Wait) -> Result<Option<Received>> {

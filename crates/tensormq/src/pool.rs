@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, Weak};
 use tessera_core::{Buffer, Error, Location, PoolId, PoolSlot, Region, Result};
 
 use crate::bell::Bell;
+use crate::courier::Inner;
 use crate::handover::{arm, disarm, raise};
 use crate::segment::{Segment, Writers};
 use crate::sync::lock;
@@ -53,6 +54,9 @@ pub struct Buffers {
 /// Where each buffer of a pool is in its payload.
 fn slots_of(buffers: &[Buffers]) -> Result<(Vec<(usize, usize)>, usize)> {
     let wrong = || Error::usage("a pool must have between 1 and 65536 buffers that fit in memory");
+    if buffers.len() > 200 {
+        return Err(Error::usage("a pool has buffers of at most 200 sizes"));
+    }
     let mut slots = Vec::new();
     let mut offset = 0usize;
     for Buffers { bytes, count } in buffers {
@@ -86,9 +90,12 @@ pub(crate) struct Plan {
 
 /// A pool of buffers that this process owns.
 ///
-/// It lives for as long as this or any of its buffers does.
+/// It lives for as long as this or any of its buffers does, and keeps the transport that looks after it.
 #[derive(Clone)]
-pub struct Pool(pub(crate) Arc<OpenPool>);
+pub struct Pool(
+    pub(crate) Arc<OpenPool>,
+    #[allow(dead_code, reason = "held, not used")] pub(crate) Option<Arc<Inner>>,
+);
 
 /// Asked for help when a pool is empty: buffers may be held for messages that were taken long ago.
 pub(crate) trait Settle: Send + Sync {
@@ -229,7 +236,7 @@ impl OpenPool {
 
     /// Tries a few times: another thread may have taken what we saw.
     fn try_take(self: &Arc<Self>, len: usize) -> Option<Slot> {
-        (0..4).find_map(|_| self.take(len))
+        (0..64).find_map(|_| self.take(len))
     }
 
     fn release(&self, slot: usize) {
@@ -288,6 +295,8 @@ impl OpenPool {
         }
         // Its number is given out again only now that its bit is nowhere.
         holders[position] = None;
+        // It may have died after it had seen that the owner waits and before it rang.
+        self.bell.ring();
     }
 
     pub(crate) fn descriptors(&self) -> (&Segment, &Segment, &Bell) {
@@ -310,6 +319,15 @@ impl OpenPool {
             // One that is gone is dismissed by the driver; one that is asked already need not be
             // asked again.
             holder.send(&crate::protocol::settle(), &[]).ok();
+        }
+    }
+}
+
+impl Drop for OpenPool {
+    fn drop(&mut self) {
+        // Those who have it open need it no more, and don't know it.
+        for holder in lock(&self.holders).iter().flatten() {
+            holder.shut_down();
         }
     }
 }
@@ -368,7 +386,7 @@ impl Pool {
                 disarm(alarm);
                 return Some(slot);
             }
-            if !self.0.bell.sleep(wait) {
+            if !self.0.bell.sleep(wait.slice()) && wait.is_over() {
                 return self.0.try_take(len);
             }
         }
@@ -392,7 +410,7 @@ impl Pool {
                 drop(waiting);
                 return Ok(Box::new(slot));
             }
-            if !bell.sleep(&self.0.bell, wait).await? {
+            if !bell.sleep(&self.0.bell, wait.slice()).await? && wait.is_over() {
                 drop(waiting);
                 let slot = self.0.try_take(len);
                 return slot

@@ -217,13 +217,13 @@ impl RingReader {
         }
     }
 
-    /// Takes the header that was read last; tells whether the sender must be woken.
-    pub(crate) fn pop(&mut self, ring: &Ring, header_len: usize) -> bool {
+    /// Takes the header that was read last: its number, and whether the sender must be woken.
+    pub(crate) fn pop(&mut self, ring: &Ring, header_len: usize) -> (u64, bool) {
         self.head += (header_len as u64 + 8).next_multiple_of(8);
         self.taken += 1;
         ring.segment.u64(HEAD).store(self.head, Ordering::Release);
         ring.segment.u64(TAKEN).store(self.taken, Ordering::Release);
-        raise(ring.sender_alarm())
+        (self.taken, raise(ring.sender_alarm()))
     }
 
     /// Tells the sender that we are done with a message; whether it must be woken.

@@ -143,12 +143,14 @@ impl Sender {
             if done(&*self.channel) {
                 self.channel.disarm();
                 // What ended with the receiver is not in flight either, and was not taken.
-                return if lost { Err(Error::lost("the receiver is gone")) } else { Ok(()) };
+                let failed = lost && self.channel.flight().is_flawed();
+                return if failed { Err(Error::lost("the receiver is gone")) } else { Ok(()) };
             }
             if lost {
                 return Err(Error::lost("the receiver is gone"));
             }
             if !self.channel.bell().sleep(wait) {
+                self.channel.disarm();
                 return Err(Error::timed_out(format!(
                     "{} messages are in flight still",
                     self.in_flight()

@@ -68,6 +68,22 @@ impl ShmOutgoing {
         Ok(channel)
     }
 
+    /// Learns what the receiver took and is done with. All of it with the state locked: whoever looks
+    /// after us must find what we found.
+    fn learn(&self, state: &mut OutgoingState) {
+        // In this order: what was taken before it closed must not count as not taken.
+        let closed = self.ring.receiver_closed();
+        let receipts = state.writer.receipts(&self.ring);
+        let taken = self.ring.taken().min(state.sequence);
+        self.flight.took(taken);
+        for sequence in receipts.unwrap_or_default() {
+            self.flight.finish(sequence);
+        }
+        if closed {
+            self.flight.abandon(taken);
+        }
+    }
+
     /// Puts the message into the ring if there is room; gives back what to keep of it.
     fn put(&self, message: &Message) -> Result<Option<u64>> {
         if self.gone.load(Ordering::Acquire) {
@@ -82,13 +98,9 @@ impl ShmOutgoing {
             return Ok(None);
         }
         let courier = self.courier.upgrade().ok_or_else(|| Error::lost("the transport ended"))?;
-        let mut tensors = Vec::with_capacity(message.tensors.len());
-        let mut descriptors = Vec::with_capacity(message.tensors.len());
-        for tensor in &message.tensors {
-            let Some((tensor, descriptor)) = courier.share(tensor)? else { return Ok(None) };
-            tensors.extend(tensor);
-            descriptors.push(descriptor);
-        }
+        let Some((tensors, descriptors)) = courier.share(&message.tensors)? else {
+            return Ok(None);
+        };
         let mut state = lock(&self.state);
         let sequence = state.sequence + 1;
         let header = message.envelope.encode(sequence, Clock::Host, &descriptors)?;
@@ -103,16 +115,32 @@ impl ShmOutgoing {
                 }
             }
             full_or_failed => {
-                self.flight.remove_last();
+                self.flight.remove(sequence);
                 return full_or_failed.map(|_| None);
             }
         }
-        drop(state);
         if self.gone.load(Ordering::Acquire) {
             // It died meanwhile, perhaps after what was in flight was gathered.
-            self.flight.end(self.ring.taken(), Fate::NotTaken);
+            self.flight.end(self.ring.taken().min(sequence), Fate::NotTaken);
         }
+        drop(state);
         Ok(Some(sequence))
+    }
+}
+
+impl Drop for ShmOutgoing {
+    fn drop(&mut self) {
+        if let (Some(courier), Some(token)) = (self.courier.upgrade(), self.token.get()) {
+            courier.driver.remove(&self.link, *token);
+        }
+    }
+}
+
+impl Drop for ShmIncoming {
+    fn drop(&mut self) {
+        if let (Some(courier), Some(token)) = (self.courier.upgrade(), self.token.get()) {
+            courier.driver.remove(&*self.link, *token);
+        }
     }
 }
 
@@ -142,15 +170,7 @@ impl Outgoing for ShmOutgoing {
     }
 
     fn settle(&self) {
-        let receipts = lock(&self.state).writer.receipts(&self.ring);
-        let taken = self.ring.taken();
-        self.flight.took(taken);
-        for sequence in receipts.unwrap_or_default() {
-            self.flight.finish(sequence);
-        }
-        if self.ring.receiver_closed() {
-            self.flight.abandon(taken);
-        }
+        self.learn(&mut lock(&self.state));
     }
 
     fn is_lost(&self) -> bool {
@@ -180,8 +200,10 @@ impl Source for ShmOutgoing {
             return;
         }
         self.gone.store(true, Ordering::Release);
-        self.settle();
-        self.flight.end(self.ring.taken(), Fate::NotTaken);
+        let mut state = lock(&self.state);
+        self.learn(&mut state);
+        self.flight.end(self.ring.taken().min(state.sequence), Fate::NotTaken);
+        drop(state);
         self.bell.ring();
         if let Some(courier) = self.courier.upgrade() {
             if let Some(token) = self.token.get() {
@@ -245,7 +267,8 @@ impl ShmIncoming {
         let result = view.as_ref().map_err(|error| Error::new(error.kind(), error.to_string()));
         let mut pools = Vec::new();
         let result = result.and_then(|view| self.message(view, &mut pools));
-        if reader.pop(&self.ring, header.len()) {
+        let (sequence, wake) = reader.pop(&self.ring, header.len());
+        if wake {
             self.sender_bell.ring();
         }
         drop(reader);
@@ -256,9 +279,7 @@ impl ShmIncoming {
             Ok(message) => Received::Message(message),
             Err(error) => {
                 let view = view.ok();
-                if let Some(view) = view {
-                    self.finish(view.sequence());
-                }
+                self.finish(sequence);
                 Received::Failed {
                     peer: self.peer.clone(),
                     request: view.map(|view| RequestId(view.request())),
@@ -339,52 +360,64 @@ impl Source for ShmIncoming {
 }
 
 impl Inner {
-    /// How a receiver finds a tensor: where it is if that is shared, else a copy that is.
+    /// How a receiver finds tensors: where they are if that is shared, else copies that are. Also what
+    /// to hold until they are taken.
     ///
-    /// `None` where there is no memory free for a copy.
-    pub(crate) fn share(&self, tensor: &Tensor) -> Result<Option<(Option<Tensor>, Descriptor)>> {
-        let tensor = tensor.clone().settled()?;
-        if tensor.location() != Location::Host {
-            return Err(Error::unsupported(
-                "a tensor that is not in host memory can't go through shared memory",
-            ));
-        }
-        if let Some((region, offset)) = tensor.region()
-            && let Some(slot) = region.pooled()
-        {
-            let place = Place::Slot { slot, offset: offset as u64 };
-            let descriptor =
-                Descriptor::contiguous(tensor.dtype(), tensor.shape(), tensor.byte_len(), place);
-            return Ok(Some((Some(tensor), descriptor)));
-        }
-        let packed;
-        let bytes = match tensor.bytes() {
-            Some(bytes) => bytes,
-            None => {
-                packed = payload::pack_strings(tensor.strings().unwrap_or_default());
-                &packed
+    /// `None` where there is no memory free for copies.
+    pub(crate) fn share(&self, all: &[Tensor]) -> Result<Option<(Vec<Tensor>, Vec<Descriptor>)>> {
+        let mut tensors = Vec::with_capacity(all.len());
+        let mut descriptors = Vec::with_capacity(all.len());
+        // Those that must be copied go into one buffer: there are few.
+        let mut copies: Vec<(usize, usize, Vec<u8>)> = Vec::new();
+        let mut copied = 0usize;
+        for (index, tensor) in all.iter().enumerate() {
+            let tensor = tensor.clone().settled()?;
+            if tensor.location() != Location::Host {
+                return Err(Error::unsupported(
+                    "a tensor that is not in host memory can't go through shared memory",
+                ));
             }
-        };
-        let mut buffer = match self.spill(bytes.len()) {
+            let (dtype, shape) = (tensor.dtype(), tensor.shape());
+            let pooled =
+                tensor.region().and_then(|(region, offset)| Some((region.pooled()?, offset)));
+            let (bytes, place) = match pooled.filter(|(slot, _)| self.is_open(slot.pool)) {
+                Some((slot, offset)) => {
+                    (tensor.byte_len(), Place::Slot { slot, offset: offset as u64 })
+                }
+                None => {
+                    let packed = tensor.strings().map(payload::pack_strings).unwrap_or_default();
+                    let bytes = tensor.bytes().map_or(packed.len(), <[u8]>::len);
+                    copies.push((index, copied, packed));
+                    copied = copied.saturating_add(bytes.next_multiple_of(64));
+                    // Where it is, is filled in below.
+                    (bytes, Place::Frame(0))
+                }
+            };
+            descriptors.push(Descriptor::contiguous(dtype, shape, bytes, place));
+            tensors.push(tensor);
+        }
+        if copies.is_empty() {
+            return Ok(Some((tensors, descriptors)));
+        }
+        let mut buffer = match self.spill(copied) {
             Ok(buffer) => buffer,
             Err(error) if error.kind() == ErrorKind::Full => return Ok(None),
             Err(error) => return Err(error),
         };
-        if let Some(target) = buffer.bytes_mut().and_then(|target| target.get_mut(..bytes.len())) {
-            target.copy_from_slice(bytes);
+        let slot = buffer.pooled().ok_or_else(|| Error::usage("a pool without slots"))?;
+        for (index, offset, packed) in copies {
+            let bytes = tensors[index].bytes().unwrap_or(&packed);
+            let target = buffer.bytes_mut().and_then(|all| all.get_mut(offset..));
+            if let Some(target) = target.and_then(|target| target.get_mut(..bytes.len())) {
+                target.copy_from_slice(bytes);
+            }
+            self.copied.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            descriptors[index].place = Place::Slot { slot, offset: offset as u64 };
         }
-        self.copied.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let region: Arc<dyn Region> = buffer.into();
-        let slot = region.pooled().ok_or_else(|| Error::usage("a pool without slots"))?;
-        let descriptor = Descriptor::contiguous(
-            tensor.dtype(),
-            tensor.shape(),
-            bytes.len(),
-            Place::Slot { slot, offset: 0 },
-        );
-        let len = bytes.len();
-        let held = Tensor::from_region(tessera_core::DType::U8, &[len], region)?;
-        Ok(Some((Some(held), descriptor)))
+        let len = region.len();
+        tensors.push(Tensor::from_region(tessera_core::DType::U8, &[len], region)?);
+        Ok(Some((tensors, descriptors)))
     }
 
     /// The tensor that a header describes, held by this process.

@@ -106,12 +106,12 @@ impl Outgoing for ThreadChannel {
                 Ok(Attempt::Sent(sequence))
             }
             Err(Refused::Full((_, mut message))) => {
-                self.flight.remove_last();
+                self.flight.remove(sequence);
                 message.receipt = receipt;
                 Ok(Attempt::Full(message))
             }
             Err(Refused::ReceiverGone((_, mut message))) => {
-                self.flight.remove_last();
+                self.flight.remove(sequence);
                 message.receipt = receipt;
                 Err(Box::new(NotSent { error: crate::sender::inbox_closed(), message }))
             }

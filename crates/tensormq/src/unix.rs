@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    connect, listen, recvmsg, sendmsg, socket_with, sockopt::socket_peercred,
+    connect, listen, recvmsg, sendmsg, socket_with,
 };
 use tessera_core::{Error, ErrorKind, Result};
 
@@ -56,6 +56,11 @@ impl Listener {
                 Ok(socket) if is_ours(&socket) => return Some(Link(socket)),
                 // Somebody else's process: the socket closes here. Or it left already.
                 Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    // It knocks on: not as fast as we can look.
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    return None;
+                }
                 Err(_) => return None,
             }
         }
@@ -83,10 +88,12 @@ pub(crate) enum Packet {
 
 impl Link {
     pub(crate) fn connect(name: &str) -> Result<Self> {
-        let socket = new_socket(SocketFlags::CLOEXEC)
+        // It never waits: a process that does not even take connections is not waited for.
+        let socket = new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
             .map_err(|error| Error::io("a socket", &error.into()))?;
         connect(&socket, &socket_name(name)?).map_err(|error| match error {
             Errno::CONNREFUSED => Error::lost(format!("no process listens as \"{name}\"")),
+            Errno::AGAIN => Error::timed_out(format!("the process at \"{name}\" takes nobody")),
             error => Error::io(format!("the process that listens as \"{name}\""), &error.into()),
         })?;
         if !is_ours(&socket) {
@@ -95,8 +102,6 @@ impl Link {
                 format!("the process that listens as \"{name}\" is another user's"),
             ));
         }
-        rustix::io::ioctl_fionbio(&socket, true)
-            .map_err(|error| Error::io("a socket", &error.into()))?;
         Ok(Self(socket))
     }
 
@@ -152,7 +157,12 @@ impl Link {
 
     /// The process at the other end.
     pub(crate) fn peer_process(&self) -> u32 {
-        socket_peercred(&self.0).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs())
+        peer_of(self.0.as_fd()).map_or(0, |(process, _)| process)
+    }
+
+    /// Ends the connection for both sides.
+    pub(crate) fn shut_down(&self) {
+        rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both).ok();
     }
 }
 
@@ -167,5 +177,29 @@ fn new_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
 }
 
 fn is_ours(socket: &OwnedFd) -> bool {
-    socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+    is_own_user(socket.as_fd())
+}
+
+/// Whether the process at the other end of a socket is this user's.
+pub(crate) fn is_own_user(socket: BorrowedFd<'_>) -> bool {
+    peer_of(socket).is_some_and(|(_, user)| user == rustix::process::geteuid().as_raw())
+}
+
+/// The process and the user at the other end of a socket; the process is 0 where it is in another
+/// namespace, as in containers that share only the network.
+#[allow(unsafe_code, reason = "a process of number 0 is not one for rustix")]
+fn peer_of(socket: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
+    // SAFETY: the kernel writes at most `len` bytes of what it is given the address of.
+    let result = unsafe {
+        libc::getsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(&socket),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    (result == 0).then(|| (peer.pid.unsigned_abs(), peer.uid))
 }

@@ -489,3 +489,84 @@ fn a_pool_owner_that_waits_gets_back_what_an_idle_forwarder_holds() {
         assert_eq!(receive(&mut last).tensors()[0].to_f64().unwrap(), [round as f64]);
     }
 }
+
+#[test]
+fn many_tensors_that_are_in_no_pool_go_in_one_message() {
+    over_each(
+        |mut pair| {
+            let tensors: Vec<Tensor> =
+                (0..100).map(|value| Tensor::from_i64(&[3], &[value; 3]).unwrap()).collect();
+            for round in 0..20 {
+                let message = message(round).with_tensors(tensors.clone());
+                pair.sender.send(message, soon()).unwrap();
+                let received = receive(&mut pair.inbox);
+                for (received, sent) in received.tensors().iter().zip(&tensors) {
+                    assert_eq!(received.bytes(), sent.bytes());
+                }
+                assert_eq!(received.tensors().len(), 100);
+            }
+        },
+        4,
+    );
+}
+
+#[test]
+fn a_message_that_is_kept_does_not_hold_the_others_up() {
+    over_each(
+        |mut pair| {
+            pair.sender.send(message(0), soon()).unwrap();
+            let kept = receive(&mut pair.inbox);
+            for request in 1..2500 {
+                pair.sender.send(message(request), soon()).unwrap();
+                assert_eq!(receive(&mut pair.inbox).request(), RequestId(request));
+            }
+            until("one is left", || pair.sender.in_flight() == 1);
+            drop(kept);
+            pair.sender.finish(soon()).unwrap();
+        },
+        4,
+    );
+}
+
+#[test]
+fn senders_that_share_memory_for_copies_wait_for_each_other() {
+    let pair = pair(Transport::Shm, 16);
+    let (mut inbox, mut sender) = (pair.inbox, pair.sender);
+    let mut second = self::inbox(&pair.to, "second", Transport::Shm, 16);
+    let mut other = connect(&pair.from, &second, Transport::Shm);
+    let copied = || message(1).with_tensors(vec![Tensor::from_f32(&[1], &[1.0]).unwrap()]);
+    let mut held = Vec::new();
+    while sender.send(copied(), Wait::No).is_ok() {
+        held.push(receive(&mut inbox));
+    }
+    let waiting = thread::spawn(move || other.send(copied(), soon()).map(|_| other).unwrap());
+    thread::sleep(Duration::from_millis(30));
+    assert!(second.try_receive().is_none());
+    held.clear();
+    receive(&mut second);
+    drop(waiting.join().unwrap());
+}
+
+#[test]
+fn a_pool_that_its_owner_drops_is_forgotten_by_those_who_had_it_open() {
+    let mappings = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains("memfd:tessera")).count()
+    };
+    let mut pair = pair(Transport::Shm, 4);
+    let round = |pair: &mut Pair| {
+        let pool = pair.from.pool(&[Buffers { bytes: 64, count: 1 }]).unwrap();
+        let tensors = vec![tensor(&pool, &[5.0])];
+        pair.sender.send(message(1).with_tensors(tensors), soon()).unwrap();
+        drop(pool);
+        assert_eq!(receive(&mut pair.inbox).tensors()[0].to_f64().unwrap(), [5.0]);
+        pair.sender.finish(soon()).unwrap();
+    };
+    round(&mut pair);
+    let before = mappings();
+    for _ in 0..20 {
+        round(&mut pair);
+    }
+    // Other tests of this process come and go meanwhile: it must not be one more per round.
+    until("the memory is given back", || mappings() < before + 40);
+}

@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use rustix::net::sockopt::socket_peercred;
 use tessera_core::{Error, Region, Result};
 
 use super::frame::{ReceivedFrame, silence_of};
@@ -29,6 +28,7 @@ use crate::layout::{MAX_HEADER, Place, View};
 use crate::message::{Message, RequestId};
 use crate::payload;
 use crate::sync::{Mutex, lock};
+use crate::unix::is_own_user;
 use crate::wait::Deadline;
 
 /// How soon a sender is told of progress while the receiver is busy with other things.
@@ -443,7 +443,7 @@ fn is_ours(descriptor: i32) -> bool {
     // SAFETY: only asked for its peer; should libzmq have closed it meanwhile, the answer is an error
     // or about another connection of ours, and the frame is refused or harmless.
     let socket = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+    is_own_user(socket)
 }
 
 /// Binds; waits for a moment where an inbox was there that is closed and tells its senders.

@@ -480,6 +480,13 @@ fn put(state: &mut State, sequence: u64, envelope: &Envelope, tensors: &[Tensor]
 
 impl Outgoing for ZmqOutgoing {
     fn try_send(&self, mut message: Message) -> Result<Attempt, Box<NotSent>> {
+        // Before anything is locked: a tensor may have to be waited for.
+        let largest = usize::try_from(lock(&self.state).largest).unwrap_or(usize::MAX);
+        let tensors = message.tensors.iter().map(|tensor| sendable(tensor, largest));
+        let tensors = match tensors.collect::<Result<Vec<Tensor>>>() {
+            Ok(tensors) => tensors,
+            Err(error) => return Err(Box::new(NotSent { error, message })),
+        };
         let mut state = lock(&self.state);
         if let Status::Lost(kind, why) = &state.status {
             return Err(Box::new(NotSent { error: Error::new(*kind, why.clone()), message }));
@@ -490,13 +497,6 @@ impl Outgoing for ZmqOutgoing {
                 return Ok(Attempt::Full(message));
             }
         }
-        let largest = usize::try_from(state.largest).unwrap_or(usize::MAX);
-        let tensors = message.tensors.iter().map(|tensor| sendable(tensor, largest));
-        let tensors: Result<Vec<Tensor>> = tensors.collect();
-        let tensors = match tensors {
-            Ok(tensors) => tensors,
-            Err(error) => return Err(Box::new(NotSent { error, message })),
-        };
         let sequence = state.sequence + 1;
         let envelope = message.envelope.clone();
         if !self.flight.keep(sequence, message.request(), tensors.clone(), Some(envelope)) {
@@ -508,7 +508,7 @@ impl Outgoing for ZmqOutgoing {
         {
             // The message itself is at fault, and no part of it is on its way. Anything else is the
             // connection's fault: it is made anew and the message sent again.
-            self.flight.remove_last();
+            self.flight.remove(sequence);
             return Err(Box::new(NotSent { error, message }));
         }
         state.sequence = sequence;
