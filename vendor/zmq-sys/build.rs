@@ -12,7 +12,11 @@ fn main() {
     let (lib, include) = (dir("DEP_SODIUM_LIB"), dir("DEP_SODIUM_INCLUDE"));
 
     // Cargo shows a path crate's warnings on every build; these would be libzmq's.
-    let flags = env::var("CXXFLAGS").unwrap_or_default() + " -w";
+    // zeromq-src leaves out what its configure script would have found on Linux: without these,
+    // libzmq takes the options for keeping TCP connections alive and ignores them.
+    let keep_alive = " -DZMQ_HAVE_SO_KEEPALIVE=1 -DZMQ_HAVE_TCP_KEEPCNT=1 \
+                      -DZMQ_HAVE_TCP_KEEPIDLE=1 -DZMQ_HAVE_TCP_KEEPINTVL=1";
+    let flags = env::var("CXXFLAGS").unwrap_or_default() + " -w" + keep_alive;
     env::set_var("CXXFLAGS", flags);
 
     // zeromq-src 0.2 prints this path in quotes, which rustc does not find.

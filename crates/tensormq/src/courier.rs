@@ -404,10 +404,9 @@ impl Inner {
         let mut landlords = lock(&self.landlords);
         if let Some(landlord) = landlords.get(&id)
             && !landlord.gone.load(Ordering::Acquire)
+            && let Some(pool) = &*lock(&landlord.pool)
         {
-            if let Some(pool) = &*lock(&landlord.pool) {
-                return Ok(Arc::clone(pool));
-            }
+            return Ok(Arc::clone(pool));
         }
         landlords.retain(|_, landlord| !landlord.gone.load(Ordering::Acquire));
         let landlord = self.attach(id).map_err(|error| error.within("the pool of a tensor"))?;

@@ -107,6 +107,8 @@ impl ZmqListener {
         let mut socket = network.context.socket(zmq::ROUTER).map_err(fail)?;
         prepare(&mut socket, &endpoint).map_err(fail)?;
         socket.set_router_mandatory(true).map_err(fail)?;
+        // What we say is short; who does not listen to so much of it is not there.
+        socket.set_sndhwm(4096).map_err(fail)?;
         // With room for what encryption adds.
         let frame = largest.max(MAX_HEADER).saturating_add(256);
         socket.set_maxmsgsize(i64::try_from(frame).unwrap_or(i64::MAX)).map_err(fail)?;
@@ -195,6 +197,17 @@ impl ZmqListener {
         }
     }
 
+    /// Acts on the end of a connection that had this descriptor before the one that has it now.
+    fn believe_of(&self, state: &mut State, descriptor: Option<i32>, identity: &[u8]) {
+        let Some(descriptor) = descriptor else { return };
+        let ended = state.happened.iter().position(|it| *it == Happened::Disconnected(descriptor));
+        let other = state.descriptors.get(&descriptor).is_some_and(|known| known != identity);
+        if let Some(ended) = ended.filter(|_| other) {
+            state.happened.remove(ended);
+            self.disconnected(state, descriptor);
+        }
+    }
+
     fn receive(&self, state: &mut State, frames: Vec<zmq::Message>) {
         let mut frames = frames.into_iter();
         let Some(identity) = frames.next().map(|identity| identity.to_vec()) else { return };
@@ -214,7 +227,7 @@ impl ZmqListener {
                 // The number of its descriptor may have been that of one which broke before.
                 let events = state.monitored.events();
                 state.happened.extend(events);
-                self.believe(state);
+                self.believe_of(state, descriptor, &identity);
                 self.hello(state, &identity, descriptor, &hello);
             }
             Ok(Control::Bye { last }) => {
@@ -266,6 +279,9 @@ impl ZmqListener {
             return Err((Error::lost("it was away for too long"), Some(known.1.clone())));
         }
         let session = match state.sessions.get(&hello.session) {
+            Some(session) if session.is_closed() => {
+                return Err((crate::sender::inbox_closed(), Some(session.standing())));
+            }
             Some(session) => Arc::clone(session),
             None if hello.resume => {
                 return Err(refused(Error::lost("the receiver started anew")));
@@ -320,10 +336,13 @@ impl ZmqListener {
     /// Ends a session whose sender breaks the rules.
     fn end(&self, state: &mut State, session: &Arc<ZmqIncoming>, error: Error) {
         let why = error.to_string();
-        for identity in session.identities() {
+        let identities = session.identities();
+        // Nothing is taken any more, so that how far it is stays true.
+        session.end(Some(error));
+        for identity in identities {
             refuse(state, &identity, &Error::invalid(why.clone()), Some(session.standing()));
         }
-        self.forget(state, session, || Some(error));
+        self.forget(state, session, || None);
     }
 
     /// Forgets a session, and remembers how far it was.
@@ -368,6 +387,7 @@ impl ZmqListener {
             if let Some((identity, progress)) = session.news(quiet) {
                 send(&mut state, &identity, &Control::Progress(progress)).ok();
             }
+            session.trust();
             let away = session.away();
             if away.is_some_and(|away| away >= self.lease) {
                 let gone = || Some(Error::lost("the sender is out of reach"));
@@ -385,6 +405,9 @@ impl ZmqListener {
         drop(state);
         if let Some(next) = next.filter(|_| remote) {
             self.timer.set(next + Duration::from_millis(1));
+        }
+        if let Some(end) = *lock(&self.retired) {
+            self.timer.set(end.remaining() + Duration::from_millis(1));
         }
         self.check_retired();
     }
@@ -528,6 +551,8 @@ struct Session {
     /// How many taken messages the sender knows of, and since when.
     told: u64,
     told_at: Deadline,
+    /// Until when it may be taken from without a new sign that the sender is there.
+    trusted: Deadline,
     /// Since when a connection is missing.
     away: Option<Deadline>,
     /// What the block is to hear of the connection.
@@ -562,6 +587,7 @@ impl ZmqIncoming {
                 finished: Vec::new(),
                 told: 0,
                 told_at: Deadline::now(),
+                trusted: Deadline::after(SILENCE),
                 away: None,
                 notices: VecDeque::new(),
                 last: None,
@@ -623,9 +649,14 @@ impl ZmqIncoming {
         }
         if session.away.is_some() && session.lanes.iter().all(Option::is_some) {
             session.away = None;
-            session.notices.push_back(Received::Resumed(self.peer.clone()));
+            // Both or neither: a block that did not hear of the one need not hear of the other.
+            match session.notices.back() {
+                Some(Received::Interrupted(_)) => drop(session.notices.pop_back()),
+                _ => session.notices.push_back(Received::Resumed(self.peer.clone())),
+            }
         }
         session.told = session.taken;
+        session.trusted = Deadline::after(SILENCE);
         session.finished.clear();
         let progress = session.standing();
         drop(session);
@@ -642,7 +673,7 @@ impl ZmqIncoming {
             Some(place) => *place = None,
             None => return false,
         }
-        if session.ended.is_some() || session.is_done() {
+        if session.ended.is_some() || session.is_complete() {
             return false;
         }
         if session.away.is_none() {
@@ -667,7 +698,7 @@ impl ZmqIncoming {
             // Over the network, what was not taken when the sender gave up never is. A process of
             // this host that is gone has nobody to tell of it, so its last words are heard.
             let unheard = match self.peer.transport {
-                Transport::ZmqTcp => std::mem::take(&mut session.queue),
+                Transport::ZmqTcp if !session.is_complete() => std::mem::take(&mut session.queue),
                 _ => VecDeque::new(),
             };
             session.ended = Some(why);
@@ -688,6 +719,10 @@ impl ZmqIncoming {
     /// What the sender does not know, and how to reach it.
     fn news(&self, even_none: bool) -> Option<(Vec<u8>, Progress)> {
         let mut session = lock(&self.session);
+        if session.away.is_some() {
+            // Silence makes the sender connect anew, which is what is needed.
+            return None;
+        }
         if session.told == session.taken && session.finished.is_empty() && !even_none {
             return None;
         }
@@ -697,6 +732,24 @@ impl ZmqIncoming {
         let numbers = std::mem::take(&mut session.finished);
         let (accepted, taken) = (session.next - 1, session.taken);
         Some((identity, Progress { accepted, taken, numbers }))
+    }
+
+    /// Notes that the sender is there, where it is.
+    fn trust(&self) {
+        let mut session = lock(&self.session);
+        if session.away.is_some() {
+            return;
+        }
+        let lapsed = session.trusted.has_passed();
+        session.trusted = Deadline::after(SILENCE);
+        drop(session);
+        if lapsed {
+            self.wake();
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        lock(&self.session).closed
     }
 
     fn since_told(&self) -> Duration {
@@ -717,6 +770,11 @@ impl ZmqIncoming {
 }
 
 impl Session {
+    /// The sender said goodbye, and all that it sent is here.
+    fn is_complete(&self) -> bool {
+        self.last.is_some_and(|last| self.next > last)
+    }
+
     /// The sender said goodbye, and all that it sent was taken.
     fn is_done(&self) -> bool {
         self.last.is_some_and(|last| self.taken >= last)
@@ -767,7 +825,10 @@ impl Incoming for ZmqIncoming {
         }
         // While the connection is gone nothing is taken: the sender could not hear of it, and might
         // give the message up.
-        let frozen = session.away.is_some() && self.peer.transport == Transport::ZmqTcp;
+        // Nor where nobody has looked for longer than the sender is patient: this process stood still.
+        // A sender that said goodbye can't give anything up any more.
+        let doubtful = session.away.is_some() || session.trusted.has_passed();
+        let frozen = doubtful && self.peer.transport == Transport::ZmqTcp && !session.is_complete();
         if let Some(arrived) = (!frozen).then(|| session.queue.pop_front()).flatten() {
             session.taken += 1;
             let behind = session.taken - session.told >= u64::from(self.depth.div_ceil(4));
@@ -836,6 +897,9 @@ impl Incoming for ZmqIncoming {
                 let standing = Some(self.standing());
                 refuse(&mut state, &identity, &crate::sender::inbox_closed(), standing);
             }
+            drop(state);
+            // Sending may have taken the announcement of something to read.
+            listener.work();
         }
     }
 }

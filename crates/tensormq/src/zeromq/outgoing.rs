@@ -289,7 +289,7 @@ impl ZmqOutgoing {
                 }
             }
             Control::Progress(progress) => {
-                self.flight.took(progress.taken);
+                self.flight.took(progress.taken.min(state.sequence));
                 for number in progress.numbers {
                     self.flight.finish(number);
                 }
@@ -297,6 +297,9 @@ impl ZmqOutgoing {
             Control::Refused { kind, progress, why } => {
                 let error = Error::new(kind, why);
                 self.lose(state, &error, progress.as_ref());
+            }
+            Control::Over if !state.closed => {
+                self.lose(state, &Error::lost("the receiver ended the channel"), None);
             }
             Control::Over => {
                 state.over = true;
@@ -423,8 +426,9 @@ impl ZmqOutgoing {
                 let waited = since(state.opened);
                 if (state.lanes.is_empty() && waited >= state.retry) || waited > SILENCE {
                     state.retry = (state.retry * 2).min(SLOWEST_RETRY);
-                    if let Err(error) = self.open(state) {
-                        return self.lose(state, &error, None);
+                    if self.open(state).is_err() {
+                        // Out of descriptors, say: it may be better the next time.
+                        self.close_lanes(state);
                     }
                 }
                 if state.lanes.is_empty() {
@@ -573,8 +577,10 @@ fn sendable(tensor: &Tensor, largest: usize) -> Result<Tensor> {
             "a tensor that is not in host memory can't go over the network",
         ));
     }
-    if tensor.byte_len() > largest {
-        let bytes = tensor.byte_len();
+    // Strings go with their lengths.
+    let lengths = tensor.strings().map_or(0, |strings| strings.len().saturating_mul(8));
+    let bytes = tensor.byte_len().saturating_add(lengths);
+    if bytes > largest {
         return Err(Error::usage(format!(
             "a tensor of {bytes} bytes, and the receiver takes {largest} at most"
         )));
@@ -585,10 +591,12 @@ fn sendable(tensor: &Tensor, largest: usize) -> Result<Tensor> {
 impl Source for ZmqOutgoing {
     fn ready(&self) {
         let mut state = lock(&self.state);
+        // What was said comes first: it may be the answer that the time is up for.
+        self.work(&mut state);
         if self.timer.went_off() {
             self.tick(&mut state);
+            self.work(&mut state);
         }
-        self.work(&mut state);
         drop(state);
         self.check_over();
     }
