@@ -64,7 +64,7 @@ pub struct InboxOptions {
     /// Where it listens, beside shared memory.
     pub listen: Vec<Listen>,
     /// How long a connection from another host may be gone before what it brought is given up. Senders
-    /// give up after twice that.
+    /// give up after that and as long again, 3 s at least.
     pub lease: Duration,
     /// Bytes of the largest tensor that is accepted from the network.
     pub largest: usize,

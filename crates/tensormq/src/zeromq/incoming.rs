@@ -214,8 +214,9 @@ impl ZmqListener {
         let Some(mut first) = frames.next() else { return };
         if !Control::is_control(&first) {
             // From somebody who did not say hello: dropped.
-            let Some((session, _)) = state.lanes.get(&identity) else { return };
+            let Some((session, lane)) = state.lanes.get(&identity) else { return };
             let Some(session) = state.sessions.get(session).cloned() else { return };
+            session.heard(*lane);
             if let Err(error) = session.accept(&first, frames) {
                 self.end(state, &session, error);
             }
@@ -238,7 +239,15 @@ impl ZmqListener {
                     self.timer.set(PROGRESS);
                 }
             }
-            // A sign of life needs no answer; the rest is said by receivers.
+            Ok(Control::Alive) => {
+                let lane = state.lanes.get(&identity);
+                if let Some((session, lane)) = lane
+                    && let Some(session) = state.sessions.get(session)
+                {
+                    session.heard(*lane);
+                }
+            }
+            // Said by receivers.
             Ok(_) => {}
             Err(error) => refuse(state, &identity, &error, None),
         }
@@ -538,6 +547,8 @@ pub(crate) struct ZmqIncoming {
 struct Session {
     /// The identities of its connections.
     lanes: Vec<Option<Vec<u8>>>,
+    /// On which of them the sender spoke since it was welcomed.
+    heard: Vec<bool>,
     /// Number of the next message in order.
     next: u64,
     /// Messages that came before their turn.
@@ -579,6 +590,7 @@ impl ZmqIncoming {
             alarm: AtomicU32::new(0),
             session: Mutex::new(Session {
                 lanes: vec![None; usize::from(hello.lanes)],
+                heard: vec![false; usize::from(hello.lanes)],
                 next: 1,
                 early: BTreeMap::new(),
                 queue: VecDeque::new(),
@@ -647,13 +659,8 @@ impl ZmqIncoming {
         if let Some(place) = session.lanes.get_mut(usize::from(lane)) {
             *place = Some(identity.to_vec());
         }
-        if session.away.is_some() && session.lanes.iter().all(Option::is_some) {
-            session.away = None;
-            // Both or neither: a block that did not hear of the one need not hear of the other.
-            match session.notices.back() {
-                Some(Received::Interrupted(_)) => drop(session.notices.pop_back()),
-                _ => session.notices.push_back(Received::Resumed(self.peer.clone())),
-            }
+        if let Some(heard) = session.heard.get_mut(usize::from(lane)) {
+            *heard = false;
         }
         session.told = session.taken;
         session.trusted = Deadline::after(SILENCE);
@@ -662,6 +669,30 @@ impl ZmqIncoming {
         drop(session);
         self.wake();
         progress
+    }
+
+    /// Notes that the sender spoke on a connection after we welcomed it: it is back once it did so on
+    /// all. A hello alone proves nothing: our answer may not have reached it.
+    fn heard(&self, lane: u16) {
+        let mut session = lock(&self.session);
+        if session.away.is_none() {
+            return;
+        }
+        if let Some(heard) = session.heard.get_mut(usize::from(lane)) {
+            *heard = true;
+        }
+        if !session.lanes.iter().all(Option::is_some) || session.heard.contains(&false) {
+            return;
+        }
+        session.away = None;
+        session.trusted = Deadline::after(SILENCE);
+        // Both or neither: a block that did not hear of the one need not hear of the other.
+        match session.notices.back() {
+            Some(Received::Interrupted(_)) => drop(session.notices.pop_back()),
+            _ => session.notices.push_back(Received::Resumed(self.peer.clone())),
+        }
+        drop(session);
+        self.wake();
     }
 
     /// Notes that a connection is gone; whether that leaves the session interrupted.

@@ -286,6 +286,10 @@ impl ZmqOutgoing {
                     state.retry = RETRY;
                     // Told on every lane; what is sent twice is taken once.
                     self.send_again(state, progress.accepted);
+                    // Only now does the receiver know that we heard it, and takes what it has.
+                    for lane in &state.lanes {
+                        lane.monitored.socket.send(Control::Alive.encode(), zmq::DONTWAIT).ok();
+                    }
                 }
             }
             Control::Progress(progress) => {
@@ -415,7 +419,8 @@ impl ZmqOutgoing {
             }
             Status::Connecting(start) => {
                 // Later than the receiver: by then it has thrown away what it had not taken.
-                let patience = state.lease * 2;
+                // It may take as long as its silence to notice, where ours ended at once.
+                let patience = state.lease + state.lease.max(SILENCE);
                 let away = since(*start);
                 if state.known && away > patience {
                     return self.lose(state, &Error::lost("the receiver is out of reach"), None);
