@@ -109,19 +109,20 @@ fn measure_all(arguments: &BenchHop) -> Result<(Vec<Vec<Hop>>, String)> {
             place += 1;
             bar.inc(1);
         };
-        for bytes in SIZES {
-            for (transport, gap) in [
-                (Transport::Thread, Duration::ZERO),
-                (Transport::Shm, Duration::ZERO),
-                (Transport::Shm, GAP),
-                (Transport::ZmqIpc, Duration::ZERO),
-                (Transport::ZmqTcp, Duration::ZERO),
-            ] {
+        // The sizes of a transport one right after the other: that is what is compared most closely.
+        for (transport, gap) in [
+            (Transport::Thread, Duration::ZERO),
+            (Transport::Shm, Duration::ZERO),
+            (Transport::Shm, GAP),
+            (Transport::ZmqIpc, Duration::ZERO),
+            (Transport::ZmqTcp, Duration::ZERO),
+        ] {
+            for bytes in SIZES {
                 let whole = matches!(transport, Transport::ZmqIpc | Transport::ZmqTcp);
                 let count = match () {
                     () if whole && bytes > 100_000 => 200,
                     () if whole || gap > Duration::ZERO => 2000,
-                    () => 20_000,
+                    () => 50_000,
                 };
                 let mut hop = measure(Plan { transport, bytes, count, gap, spin })?;
                 if gap > Duration::ZERO {
@@ -129,7 +130,9 @@ fn measure_all(arguments: &BenchHop) -> Result<(Vec<Vec<Hop>>, String)> {
                 }
                 keep(hop);
             }
-            for transport in ["ipc", "tcp"] {
+        }
+        for transport in ["ipc", "tcp"] {
+            for bytes in SIZES {
                 let count = if bytes > 100_000 { 60 } else { 1000 };
                 match pickled(&arguments.python, transport, bytes, count) {
                     Ok((hop, name)) => {
