@@ -386,7 +386,7 @@ pub(crate) enum Bench {
     /// Between two processes (two threads for `thread`) that take turns: the receiver notes when a
     /// message is there, compared with the time that the sender wrote into its tensor just before.
     Hop(BenchHop),
-    /// A chain of processes that pass tensors on for a while: hand-overs per second, and memory
+    /// A chain of processes that pass tensors on for a while: hops per second, and memory
     Relay(BenchRelay),
     /// Kill processes that hand tensors over, at random, and count what is left of them
     ///

@@ -7,6 +7,7 @@ use tessera_core::{DType, Dim, Error, Result, Tensor, TensorType, display_shape,
 use tessera_graph::Port;
 
 use crate::npy;
+use crate::random::Random;
 
 /// The most elements of a random input; a model that declares more is not one to try out.
 const MOST_RANDOM: usize = 1 << 28;
@@ -182,23 +183,8 @@ fn image_tensor(bytes: &[u8], expected: &TensorType) -> Result<Tensor> {
     Tensor::from_f32(&shape, &values)
 }
 
-/// A generator of random tensors; the same seed gives the same ones.
-struct Random(u64);
-
+/// Random tensors; the same seed gives the same ones.
 impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
     /// About normal: the sum of twelve uniform numbers, less six.
     fn normal(&mut self) -> f64 {
         (0..3)

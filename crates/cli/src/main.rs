@@ -9,6 +9,7 @@ mod interrupt;
 mod model_file;
 mod npy;
 mod output;
+mod random;
 
 use std::process::ExitCode;
 

@@ -126,21 +126,19 @@ impl Region for HostBuffer {
     }
 }
 
-/// Read-only host memory that is shared by reference count (a mapping, a decoded file).
-pub(crate) struct SharedBytes(pub(crate) Bytes);
-
-impl Region for SharedBytes {
+/// Read-only host memory that is shared by reference count (a mapping, a decoded file, a frame).
+impl Region for Bytes {
     fn location(&self) -> Location {
         Location::Host
     }
     fn address(&self) -> NonNull<u8> {
-        NonNull::from(&self.0[..]).cast()
+        NonNull::from(&self[..]).cast()
     }
     fn len(&self) -> usize {
-        self.0.len()
+        Bytes::len(self)
     }
     fn bytes(&self) -> Option<&[u8]> {
-        Some(&self.0)
+        Some(self)
     }
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         None

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::region::SharedBytes;
 use crate::{
     Buffer, DType, Error, Event, HostBuffer, Location, Region, Result, display_shape, element_count,
 };
@@ -118,7 +117,7 @@ impl Tensor {
                 bytes.len()
             )));
         }
-        let region: Arc<dyn Region> = Arc::new(SharedBytes(bytes));
+        let region: Arc<dyn Region> = Arc::new(bytes);
         Ok(Self {
             dtype,
             shape: shape.to_vec(),

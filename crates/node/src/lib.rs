@@ -11,6 +11,6 @@ mod source;
 
 pub use compare::{Difference, compare};
 pub use load::{LoadedModel, Loader};
-pub use measure::{Summary, median};
+pub use measure::{Summary, median, p99};
 pub use run::{ExitTaken, RunOptions, RunResult};
 pub use source::ProgramSource;

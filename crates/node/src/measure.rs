@@ -22,12 +22,12 @@ impl Summary {
     pub fn of(times: &[Duration]) -> Option<Self> {
         let mut sorted: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
         sorted.sort_by(f64::total_cmp);
-        let (first, last) = (*sorted.first()?, sorted.len() - 1);
+        let first = *sorted.first()?;
         Some(Self {
             count: sorted.len(),
             median_ms: median(&sorted)?,
             min_ms: first,
-            p99_ms: sorted[(last as f64 * 0.99).ceil() as usize],
+            p99_ms: p99(&sorted)?,
         })
     }
 }
@@ -40,6 +40,12 @@ pub fn median(sorted: &[f64]) -> Option<f64> {
         length if length % 2 == 1 => Some(sorted[middle]),
         _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
     }
+}
+
+/// The one of sorted values that 99 of 100 are below.
+pub fn p99(sorted: &[f64]) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    sorted.get((last as f64 * 0.99).ceil() as usize).copied()
 }
 
 #[cfg(test)]

@@ -297,6 +297,11 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// Checks every field of a header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
+        Self::read(bytes).map(|(view, _)| view)
+    }
+
+    /// The same, with the tensors, which checking has read already.
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<(Self, Vec<Descriptor>)> {
         let view = Self { bytes };
         let wrong = |what: &str| Err(Error::invalid(format!("a message's header: {what}")));
         if bytes.len() < PREFIX {
@@ -350,15 +355,18 @@ impl<'a> View<'a> {
             return wrong("bytes that must be zero are not");
         }
         let mut offset = tensors;
+        let mut descriptors = Vec::new();
         for index in 0..view.u16(18) {
-            offset = view
-                .check_tensor(offset)
+            let (descriptor, next) = view
+                .tensor(offset)
                 .map_err(|what| Error::invalid(format!("tensor {index} of a message: {what}")))?;
+            descriptors.push(descriptor);
+            offset = next;
         }
         if offset != bytes.len() {
             return wrong("it does not end after the last tensor");
         }
-        Ok(view)
+        Ok((view, descriptors))
     }
 
     /// The request that the message belongs to.
@@ -426,10 +434,6 @@ impl<'a> View<'a> {
         put(&mut envelope.0, 80, &0u64.to_le_bytes());
         envelope.set_deadline(self.deadline());
         envelope
-    }
-
-    fn check_tensor(&self, offset: usize) -> Result<usize, &'static str> {
-        self.tensor(offset).map(|(_, next)| next)
     }
 
     fn tensor(&self, at: usize) -> Result<(Descriptor, usize), &'static str> {

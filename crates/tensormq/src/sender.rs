@@ -1,5 +1,6 @@
 //! Senders: where a block sends to.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,9 @@ pub(crate) fn inbox_closed() -> Error {
     Error::lost("the receiver closed its inbox")
 }
 
+/// Sent, under this number; or to be tried again.
+type Offer = ControlFlow<u64, Message>;
+
 impl Sender {
     pub(crate) fn new(
         channel: Arc<dyn Outgoing>,
@@ -48,70 +52,49 @@ impl Sender {
     /// there was none, and the message comes back. That it was sent does not mean that it was
     /// received: should the receiver die first, [`Sender::failed`] lists it.
     pub fn send(&mut self, message: Message, wait: Wait) -> Result<u64, Box<NotSent>> {
-        let mut message = match self.channel.try_send(message)? {
-            Attempt::Sent(sequence) => return Ok(sequence),
-            Attempt::Full(message) => message,
+        let mut message = match self.offer(message, wait)? {
+            ControlFlow::Break(sequence) => return Ok(sequence),
+            ControlFlow::Continue(message) => message,
         };
-        if wait == Wait::No {
-            return Err(self.full(message, Error::full));
-        }
-        let mut spun = Deadline::after(self.spin);
-        loop {
-            // Another look for as long as it pays, then the same with the alarm set.
-            let asleep = spun.has_passed();
-            if asleep {
-                self.channel.arm();
-            }
-            message = match self.channel.try_send(message) {
-                Ok(Attempt::Full(message)) => message,
-                done => {
-                    self.channel.disarm();
-                    return done.map(|attempt| match attempt {
-                        Attempt::Sent(sequence) => sequence,
-                        Attempt::Full(_) => 0,
-                    });
-                }
+        // Another look for as long as it pays.
+        let spun = Deadline::after(self.spin);
+        while !spun.has_passed() {
+            std::hint::spin_loop();
+            message = match self.channel.try_send(message)? {
+                Attempt::Sent(sequence) => return Ok(sequence),
+                Attempt::Full(message) => message,
             };
-            if asleep {
-                if !self.channel.bell().sleep(wait.slice()) && wait.is_over() {
-                    self.channel.disarm();
-                    return Err(self.full(message, Error::timed_out));
-                }
-                spun = Deadline::after(self.spin);
-            } else {
-                std::hint::spin_loop();
+        }
+        loop {
+            message = match self.offer_and_arm(message)? {
+                ControlFlow::Break(sequence) => return Ok(sequence),
+                ControlFlow::Continue(message) => message,
+            };
+            if !self.channel.bell().sleep(wait.slice()) && wait.is_over() {
+                self.channel.disarm();
+                return Err(self.full(message, Error::timed_out));
             }
         }
     }
 
-    /// Sends without a thread that waits.
+    /// Sends without a thread that waits. Dropped before it is done, it drops the message.
     pub async fn send_async(&mut self, message: Message, wait: Wait) -> Result<u64, Box<NotSent>> {
-        let mut message = match self.channel.try_send(message)? {
-            Attempt::Sent(sequence) => return Ok(sequence),
-            Attempt::Full(message) => message,
+        let mut message = match self.offer(message, wait)? {
+            ControlFlow::Break(sequence) => return Ok(sequence),
+            ControlFlow::Continue(message) => message,
         };
-        if wait == Wait::No {
-            return Err(self.full(message, Error::full));
-        }
-        if self.async_bell.is_none() {
-            match AsyncBell::new(self.channel.bell()) {
-                Ok(bell) => self.async_bell = Some(bell),
-                Err(error) => return Err(Box::new(NotSent { error, message })),
-            }
-        }
+        let bell = match self.async_bell.take().map_or_else(|| self.async_bell(), Ok) {
+            Ok(bell) => bell,
+            Err(error) => return Err(Box::new(NotSent { error, message })),
+        };
         loop {
-            self.channel.arm();
-            message = match self.channel.try_send(message) {
-                Ok(Attempt::Full(message)) => message,
-                done => {
-                    self.channel.disarm();
-                    return done.map(|attempt| match attempt {
-                        Attempt::Sent(sequence) => sequence,
-                        Attempt::Full(_) => 0,
-                    });
+            message = match self.offer_and_arm(message)? {
+                ControlFlow::Break(sequence) => {
+                    self.async_bell = Some(bell);
+                    return Ok(sequence);
                 }
+                ControlFlow::Continue(message) => message,
             };
-            let Some(bell) = &self.async_bell else { return Err(self.full(message, Error::full)) };
             match bell.sleep(self.channel.bell(), wait.slice()).await {
                 Ok(rang) if rang || !wait.is_over() => {}
                 done => {
@@ -123,6 +106,29 @@ impl Sender {
                 }
             }
         }
+    }
+
+    fn async_bell(&self) -> Result<AsyncBell> {
+        AsyncBell::new(self.channel.bell())
+    }
+
+    /// Sends where there is room; else the message comes back, as an error where it is not to wait.
+    fn offer(&self, message: Message, wait: Wait) -> Result<Offer, Box<NotSent>> {
+        match self.channel.try_send(message)? {
+            Attempt::Sent(sequence) => Ok(ControlFlow::Break(sequence)),
+            Attempt::Full(message) if wait == Wait::No => Err(self.full(message, Error::full)),
+            Attempt::Full(message) => Ok(ControlFlow::Continue(message)),
+        }
+    }
+
+    /// The same, and where there is no room the bell rings when there may be some.
+    fn offer_and_arm(&self, message: Message) -> Result<Offer, Box<NotSent>> {
+        self.channel.arm();
+        let offer = self.offer(message, Wait::Forever);
+        if !matches!(offer, Ok(ControlFlow::Continue(_))) {
+            self.channel.disarm();
+        }
+        offer
     }
 
     /// Waits until the receiver has taken everything that was sent.

@@ -263,10 +263,14 @@ impl ShmIncoming {
         let mut reader = lock(&self.reader);
         let Some(header) = reader.peek(&self.ring)? else { return Ok(None) };
         // Tensors are held before the message counts as taken: the sender lets go of them then.
-        let view = View::parse(&header);
-        let result = view.as_ref().map_err(|error| Error::new(error.kind(), error.to_string()));
         let mut pools = Vec::new();
-        let result = result.and_then(|view| self.message(view, &mut pools));
+        let (request, result) = match View::read(&header) {
+            Ok((view, descriptors)) => {
+                let tensors = self.tensors(&descriptors, &mut pools);
+                (Some(RequestId(view.request())), tensors.map(|all| (view.envelope(), all)))
+            }
+            Err(error) => (None, Err(error)),
+        };
         let (sequence, wake) = reader.pop(&self.ring, header.len());
         if wake {
             self.sender_bell.ring();
@@ -275,32 +279,22 @@ impl ShmIncoming {
         for pool in pools {
             pool.nudge();
         }
+        let own = self.own.upgrade().ok_or_else(|| Error::lost("the channel ended"))?;
+        let receipt = Some(Receipt::new(sequence, own));
         Ok(Some(match result {
-            Ok(message) => Received::Message(message),
-            Err(error) => {
-                let view = view.ok();
-                self.finish(sequence);
-                Received::Failed {
-                    peer: self.peer.clone(),
-                    request: view.map(|view| RequestId(view.request())),
-                    error,
-                }
-            }
+            Ok((envelope, tensors)) => Received::Message(Message { envelope, tensors, receipt }),
+            Err(error) => Received::Failed { peer: self.peer.clone(), request, error },
         }))
     }
 
-    /// The message of a header, and the pools that its tensors are in.
-    fn message(&self, view: &View<'_>, pools: &mut Vec<Arc<OpenPool>>) -> Result<Message> {
+    /// The tensors of a header, held, and the pools that they are in.
+    fn tensors(
+        &self,
+        descriptors: &[Descriptor],
+        pools: &mut Vec<Arc<OpenPool>>,
+    ) -> Result<Vec<Tensor>> {
         let courier = self.courier.upgrade().ok_or_else(|| Error::lost("the transport ended"))?;
-        let tensors = view.tensors().map(|tensor| courier.resolve(&tensor, pools));
-        let tensors = tensors.collect::<Result<Vec<Tensor>>>()?;
-        let channel: Arc<dyn Finish> =
-            self.own.upgrade().ok_or_else(|| Error::lost("the channel ended"))?;
-        Ok(Message {
-            envelope: view.envelope(),
-            tensors,
-            receipt: Some(Receipt::new(view.sequence(), channel)),
-        })
+        descriptors.iter().map(|tensor| courier.resolve(tensor, pools)).collect()
     }
 }
 

@@ -4,9 +4,9 @@
 #![allow(unsafe_code, reason = "libzmq takes and gives raw memory")]
 
 use std::ffi::{c_int, c_void};
-use std::ptr::NonNull;
 
-use tessera_core::{Location, Region, Tensor};
+use bytes::Bytes;
+use tessera_core::Tensor;
 
 /// Sends the bytes of a tensor as a frame, without copying them.
 pub(super) fn send_tensor(socket: &mut zmq::Socket, tensor: Tensor, flags: i32) -> zmq::Result<()> {
@@ -47,31 +47,14 @@ fn last_error() -> zmq::Error {
 }
 
 /// A frame that was received, as memory.
-pub(super) struct ReceivedFrame(Box<zmq::Message>);
-
-impl ReceivedFrame {
-    /// Boxed: short frames lie within the message itself, and must not move.
-    pub(super) fn new(message: zmq::Message) -> Self {
-        Self(Box::new(message))
+pub(super) fn received(message: zmq::Message) -> Bytes {
+    struct Frame(zmq::Message);
+    impl AsRef<[u8]> for Frame {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
     }
-}
-
-impl Region for ReceivedFrame {
-    fn location(&self) -> Location {
-        Location::Host
-    }
-    fn address(&self) -> NonNull<u8> {
-        NonNull::from(&self.0[..]).cast()
-    }
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn bytes(&self) -> Option<&[u8]> {
-        Some(&self.0)
-    }
-    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        None
-    }
+    Bytes::from_owner(Frame(message))
 }
 
 /// Ends a connection whose other end has not acknowledged what it was sent for so long.

@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use tessera_core::{Error, Region, Result};
+use tessera_core::{Error, Result};
 
-use super::frame::{ReceivedFrame, silence_of};
+use super::frame::{received, silence_of};
 use super::monitor::{Happened, Monitored};
 use super::timer::Timer;
 use super::wire::{Control, Hello, Progress};
@@ -24,7 +24,7 @@ use crate::driver::{Source, Token};
 use crate::flight::{Finish, Receipt};
 use crate::handover::{arm, disarm, raise};
 use crate::inbox::InboxShared;
-use crate::layout::{MAX_HEADER, Place, View};
+use crate::layout::{Descriptor, MAX_HEADER, Place, View};
 use crate::message::{Message, RequestId};
 use crate::payload;
 use crate::sync::{Mutex, lock};
@@ -624,7 +624,7 @@ impl ZmqIncoming {
         header: &[u8],
         frames: impl ExactSizeIterator<Item = zmq::Message>,
     ) -> Result<()> {
-        let view = View::parse(header)?;
+        let (view, descriptors) = View::read(header)?;
         let sequence = view.sequence();
         let mut session = lock(&self.session);
         if session.ended.is_some() || session.closed || sequence < session.next {
@@ -634,7 +634,7 @@ impl ZmqIncoming {
         if sequence > session.taken + u64::from(self.depth) {
             return Err(Error::invalid("more messages than there is room for"));
         }
-        let arrived = match assemble(&view, frames) {
+        let arrived = match assemble(&view, &descriptors, frames) {
             Ok(message) => Arrived::Message(sequence, message),
             Err(error) => Arrived::Broken(sequence, RequestId(view.request()), error),
         };
@@ -823,9 +823,9 @@ impl Session {
 /// The message that a header and its frames are.
 fn assemble(
     view: &View<'_>,
+    descriptors: &[Descriptor],
     frames: impl ExactSizeIterator<Item = zmq::Message>,
 ) -> Result<Message> {
-    let descriptors: Vec<_> = view.tensors().collect();
     if frames.len() != descriptors.len() {
         return Err(Error::invalid(format!(
             "{} tensors came in {} frames",
@@ -842,8 +842,7 @@ fn assemble(
                 frame.len()
             )));
         }
-        let region: Arc<dyn Region> = Arc::new(ReceivedFrame::new(frame));
-        tensors.push(payload::tensor(descriptor, region, 0)?);
+        tensors.push(payload::tensor(descriptor, Arc::new(received(frame)), 0)?);
     }
     Ok(Message { envelope: view.envelope(), tensors, receipt: None })
 }

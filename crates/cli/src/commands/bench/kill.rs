@@ -14,6 +14,7 @@ use tessera_tensormq::{
 use super::peer::{self, Process, end_with_parent, inbox_options, median_and_p99, say};
 use crate::arguments::BenchKill;
 use crate::output;
+use crate::random::Random;
 
 /// Bytes of the tensors that are under way.
 const BYTES: usize = 100_000;
@@ -68,8 +69,7 @@ pub(super) fn run(arguments: &BenchKill) -> Result<()> {
     let before = files();
     let mut couriers = BTreeSet::new();
     let mut report = Report { transport: arguments.transport.to_string(), ..Report::default() };
-    // Never zero, from which the generator would not move.
-    let mut random = Random(arguments.seed.wrapping_mul(2).wrapping_add(1));
+    let mut random = Random::new(arguments.seed);
     let bar = output::progress(arguments.count as u64, "killing");
     let mut times = Vec::new();
     while report.kills < arguments.count {
@@ -276,16 +276,4 @@ fn sockets(couriers: &BTreeSet<u64>) -> Vec<String> {
         name.starts_with("@tessera/") && ids.into_iter().any(|id| couriers.contains(&id))
     });
     ours.map(str::to_owned).collect()
-}
-
-/// A small generator of numbers, so that a round can be had again.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tessera_core::{Error, Result};
+use tessera_node::{median, p99};
 use tessera_tensormq::{
     Address, ConnectOptions, Inbox, InboxOptions, Listen, Message, Received, Security, Sender,
     Transport, Wait,
@@ -173,7 +174,5 @@ pub(super) fn receive(inbox: &mut Inbox) -> Result<Message> {
 /// The middle and the one that 99 of 100 are below, of times that are not sorted yet.
 pub(super) fn median_and_p99(times: &mut [f64]) -> (f64, f64) {
     times.sort_by(f64::total_cmp);
-    let last = times.len().saturating_sub(1) as f64;
-    let at = |part: f64| times.get((last * part).round() as usize).copied().unwrap_or(f64::NAN);
-    (at(0.5), at(0.99))
+    (median(times).unwrap_or(f64::NAN), p99(times).unwrap_or(f64::NAN))
 }

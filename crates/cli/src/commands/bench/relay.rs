@@ -30,8 +30,8 @@ struct Report {
     /// Tensors that went all the way round.
     rounds: u64,
     /// From one process to the next.
-    hand_overs: u64,
-    hand_overs_per_s: f64,
+    hops: u64,
+    hops_per_s: f64,
     /// Memory of all processes together, after the first second and at the end.
     memory_start_bytes: u64,
     memory_end_bytes: u64,
@@ -97,15 +97,15 @@ pub(super) fn run(arguments: &BenchRelay) -> Result<()> {
     let elapsed = start.elapsed().as_secs_f64();
     let memory_end_bytes = memory(&ids)?;
     bar.finish_and_clear();
-    let hand_overs = rounds * (processes as u64 + 1);
+    let hops = rounds * (processes as u64 + 1);
     let report = Report {
         transport,
         processes,
         bytes,
         seconds: elapsed,
         rounds,
-        hand_overs,
-        hand_overs_per_s: hand_overs as f64 / elapsed,
+        hops,
+        hops_per_s: hops as f64 / elapsed,
         memory_start_bytes,
         memory_end_bytes,
         memory_growth_bytes: memory_end_bytes as i64 - memory_start_bytes as i64,
@@ -119,8 +119,8 @@ pub(super) fn run(arguments: &BenchRelay) -> Result<()> {
         return output::print_json(&report);
     }
     output::print(&format!(
-        "{} processes, {} bytes over {}: {} hand-overs in {:.1} s, {:.0} per second",
-        report.processes, report.bytes, transport, hand_overs, elapsed, report.hand_overs_per_s
+        "{} processes, {} bytes over {}: {} hops in {:.1} s, {:.0} per second",
+        report.processes, report.bytes, transport, hops, elapsed, report.hops_per_s
     ))?;
     output::print(&format!(
         "memory of all processes: {} after a second, {} at the end",
