@@ -1,7 +1,7 @@
 //! The transport of a process: it makes inboxes, senders and pools, and keeps what they share.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -9,27 +9,19 @@ use tessera_core::{Buffer, Error, PoolId, Result};
 
 use crate::MOST_DEPTH;
 use crate::address::{Address, Transport, host};
-use crate::bell::Bell;
 use crate::channel::{Outgoing, Peer};
-use crate::driver::{Driver, Source, Token};
+use crate::driver::Driver;
 use crate::inbox::{Inbox, InboxShared, check_name};
+use crate::neighbours::{Door, Guest, Landlord, Tenant};
 use crate::pool::{Buffers, OpenPool, Pool, Settle};
-use crate::protocol::Packet;
-use crate::ring::Ring;
 use crate::sender::Sender;
-use crate::shm::{ShmIncoming, ShmOutgoing};
 use crate::sync::lock;
 use crate::thread::{ThreadChannel, ThreadIncoming};
-use crate::unix::{Link, Listener, Packet as Arrival};
 use crate::wait::Wait;
-use crate::zeromq::incoming::ZmqListener;
+use crate::zeromq::listener::ZmqListener;
 use crate::zeromq::outgoing::{Route, ZmqOutgoing};
 use crate::zeromq::{Keys, Listen, Network};
 
-/// How long a process of this host may take to answer.
-const ANSWER: Duration = Duration::from_secs(2);
-/// Most processes that have connected and not said what they want.
-const MOST_GUESTS: usize = 256;
 /// Buffers of each size for tensors that are not in a pool when they are sent.
 const SPILL_BUFFERS: usize = 8;
 
@@ -104,16 +96,16 @@ pub(crate) struct Inner {
     pub(crate) driver: Driver,
     inboxes: Mutex<HashMap<String, Weak<InboxShared>>>,
     /// Our own pools.
-    pools: Mutex<HashMap<u64, Weak<OpenPool>>>,
+    pub(crate) pools: Mutex<HashMap<u64, Weak<OpenPool>>>,
     next_pool: AtomicU64,
     /// Pools of other processes, each opened once.
-    landlords: Mutex<HashMap<PoolId, Arc<Landlord>>>,
+    pub(crate) landlords: Mutex<HashMap<PoolId, Arc<Landlord>>>,
     /// Processes that have a pool of ours open.
-    tenants: Mutex<Vec<Arc<Tenant>>>,
+    pub(crate) tenants: Mutex<Vec<Arc<Tenant>>>,
     /// Processes that have connected and not said what they want.
-    guests: Mutex<Vec<Arc<Guest>>>,
+    pub(crate) guests: Mutex<Vec<Arc<Guest>>>,
     /// Channels that we send on, until nothing is in flight on them.
-    outgoing: Mutex<Vec<Arc<dyn Outgoing>>>,
+    pub(crate) outgoing: Mutex<Vec<Arc<dyn Outgoing>>>,
     /// Listeners of inboxes that are closed, until their senders know.
     pub(crate) retiring: Mutex<Vec<Arc<ZmqListener>>>,
     /// Pools for tensors that are in none when they are sent, by size.
@@ -121,7 +113,7 @@ pub(crate) struct Inner {
     pub(crate) copied: AtomicU64,
     network: Mutex<Option<Arc<Network>>>,
     door: OnceLock<Arc<Door>>,
-    own: Weak<Self>,
+    pub(crate) own: Weak<Self>,
 }
 
 impl Courier {
@@ -148,13 +140,7 @@ impl Courier {
             door: OnceLock::new(),
             own: own.clone(),
         });
-        let door = Arc::new(Door {
-            listener: Listener::bind(&socket_name(id))?,
-            courier: Arc::downgrade(&inner),
-        });
-        let source: Arc<dyn Source> = Arc::<Door>::clone(&door);
-        inner.driver.add(&door.listener, Arc::downgrade(&source))?;
-        inner.door.set(door).ok();
+        inner.door.set(Door::open(&inner)?).ok();
         Ok(Self(inner))
     }
 
@@ -259,7 +245,7 @@ impl std::fmt::Debug for Courier {
 }
 
 impl Inner {
-    fn arc(&self) -> Result<Arc<Self>> {
+    pub(crate) fn arc(&self) -> Result<Arc<Self>> {
         self.own.upgrade().ok_or_else(|| Error::lost("the transport ended"))
     }
 
@@ -293,7 +279,7 @@ impl Inner {
         pool.borrow(len, Wait::No)
     }
 
-    fn local_inbox(&self, name: &str) -> Result<Arc<InboxShared>> {
+    pub(crate) fn local_inbox(&self, name: &str) -> Result<Arc<InboxShared>> {
         lock(&self.inboxes)
             .get(name)
             .and_then(Weak::upgrade)
@@ -335,28 +321,6 @@ impl Inner {
         Ok((channel, peer))
     }
 
-    fn connect_shm(&self, address: &Address) -> Result<(Arc<dyn Outgoing>, Peer)> {
-        let link = Link::connect(&socket_name(address.courier))?;
-        let bell = Bell::new()?;
-        let open = Packet::Open { inbox: address.inbox.clone(), courier: self.id };
-        link.send(&open.encode(), &[std::os::fd::AsFd::as_fd(&bell)])?;
-        let (answer, fds) = answer(&link)?;
-        let mut fds = fds.into_iter();
-        let (Packet::Opened { len, depth }, Some(memory), Some(inbox_bell)) =
-            (answer, fds.next(), fds.next())
-        else {
-            return Err(Error::invalid("an answer to something else"));
-        };
-        let ring = Ring::open(memory, len, depth)?;
-        let process = Some(link.peer_process());
-        let peer = Peer { transport: Transport::Shm, courier: address.courier, process };
-        let courier = self.arc()?;
-        let bells = (Bell::from_peer(inbox_bell), bell);
-        let channel = ShmOutgoing::new(ring, depth, link, bells.0, bells.1, &courier)?;
-        lock(&self.outgoing).push(Arc::<ShmOutgoing>::clone(&channel) as Arc<dyn Outgoing>);
-        Ok((channel, peer))
-    }
-
     fn connect_zmq(
         &self,
         transport: Transport,
@@ -393,133 +357,6 @@ impl Inner {
         *network = Some(Arc::clone(&new));
         Ok(new)
     }
-
-    /// A pool by its name, ours or another's.
-    pub(crate) fn pool_of(self: &Arc<Self>, id: PoolId) -> Result<Arc<OpenPool>> {
-        if id.owner == self.id {
-            let pool = lock(&self.pools).get(&id.number).and_then(Weak::upgrade);
-            return pool.ok_or_else(|| Error::not_found("a tensor in a pool that is gone"));
-        }
-        // Held while the owner is asked, so that a pool is opened once; the driver never takes it.
-        let mut landlords = lock(&self.landlords);
-        if let Some(landlord) = landlords.get(&id)
-            && !landlord.gone.load(Ordering::Acquire)
-            && let Some(pool) = &*lock(&landlord.pool)
-        {
-            return Ok(Arc::clone(pool));
-        }
-        landlords.retain(|_, landlord| !landlord.gone.load(Ordering::Acquire));
-        let landlord = self.attach(id).map_err(|error| error.within("the pool of a tensor"))?;
-        let pool = lock(&landlord.pool).clone();
-        landlords.insert(id, landlord);
-        pool.ok_or_else(|| Error::lost("the owner of a pool went away"))
-    }
-
-    /// Whether whoever gets a tensor of a pool can open it: its owner is there.
-    pub(crate) fn is_open(&self, id: PoolId) -> bool {
-        id.owner == self.id
-            || lock(&self.landlords)
-                .get(&id)
-                .is_some_and(|landlord| !landlord.gone.load(Ordering::Acquire))
-    }
-
-    fn attach(self: &Arc<Self>, id: PoolId) -> Result<Arc<Landlord>> {
-        let link = Arc::new(Link::connect(&socket_name(id.owner))?);
-        link.send(&Packet::Attach { pool: id }.encode(), &[])?;
-        // The owner may be short of buffers at this very moment, and ask us too.
-        let (answer, fds) = loop {
-            match answer(&link)? {
-                (Packet::Settle, _) => {}
-                other => break other,
-            }
-        };
-        let mut fds = fds.into_iter();
-        let (Packet::Attached(plan), Some(control), Some(payload), Some(bell)) =
-            (answer, fds.next(), fds.next(), fds.next())
-        else {
-            return Err(Error::invalid("an answer to something else"));
-        };
-        if plan.id != id {
-            return Err(Error::invalid("another pool than the one that was asked for"));
-        }
-        let settle: Weak<dyn Settle> = Weak::<Self>::clone(&self.own);
-        let bell = Bell::from_peer(bell);
-        let pool = OpenPool::open(plan, control, payload, bell, settle, Arc::clone(&link))?;
-        let landlord = Arc::new(Landlord {
-            pool: Mutex::new(Some(pool)),
-            link,
-            gone: AtomicBool::new(false),
-            courier: Weak::clone(&self.own),
-            token: OnceLock::new(),
-        });
-        let source: Arc<dyn Source> = Arc::<Landlord>::clone(&landlord);
-        let token = self.driver.add(&*landlord.link, Arc::downgrade(&source))?;
-        landlord.token.set(token).ok();
-        Ok(landlord)
-    }
-
-    /// Answers a process that said what it wants.
-    fn welcome(self: &Arc<Self>, link: &Arc<Link>, bytes: &[u8], fds: Vec<std::os::fd::OwnedFd>) {
-        let done = match Packet::parse(bytes) {
-            Ok(Packet::Open { inbox, courier }) => self.open_channel(link, &inbox, courier, fds),
-            Ok(Packet::Attach { pool }) => self.let_pool(link, pool),
-            Ok(_) => Err(Error::invalid("neither a channel nor a pool was asked for")),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = done {
-            // It may be gone already; then there is nobody to tell.
-            link.send(&Packet::refused(&error).encode(), &[]).ok();
-        }
-    }
-
-    fn open_channel(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-        inbox: &str,
-        courier: u64,
-        fds: Vec<std::os::fd::OwnedFd>,
-    ) -> Result<()> {
-        use std::os::fd::AsFd;
-        let inbox = self.local_inbox(inbox)?;
-        let bell = fds.into_iter().next();
-        let bell = bell.ok_or_else(|| Error::invalid("a channel without a bell"))?;
-        let ring = Ring::create(inbox.depth)?;
-        let process = Some(link.peer_process());
-        let peer = Peer { transport: Transport::Shm, courier, process };
-        let inbox_bell = Arc::clone(&inbox.bell);
-        let bell = Bell::from_peer(bell);
-        let channel = ShmIncoming::new(ring, Arc::clone(link), peer, inbox_bell, bell, self)?;
-        let len = channel.ring().segment().len() as u64;
-        let opened = Packet::Opened { len, depth: inbox.depth };
-        let memory = channel.ring().segment().as_fd();
-        link.send(&opened.encode(), &[memory, inbox.bell.as_fd()])?;
-        inbox.add(channel)
-    }
-
-    fn let_pool(self: &Arc<Self>, link: &Arc<Link>, id: PoolId) -> Result<()> {
-        use std::os::fd::AsFd;
-        let pool = lock(&self.pools).get(&id.number).filter(|_| id.owner == self.id).cloned();
-        let pool = pool.and_then(|pool| pool.upgrade());
-        let pool = pool.ok_or_else(|| Error::not_found("there is no such pool"))?;
-        let plan = pool.admit(Arc::clone(link))?;
-        let tenant = Arc::new(Tenant {
-            link: Arc::clone(link),
-            pool: Arc::downgrade(&pool),
-            courier: Weak::clone(&self.own),
-            token: OnceLock::new(),
-        });
-        lock(&self.tenants).push(Arc::clone(&tenant));
-        let source: Arc<dyn Source> = Arc::<Tenant>::clone(&tenant);
-        let (control, payload, bell) = pool.descriptors();
-        let fds = [control.as_fd(), payload.as_fd(), bell.as_fd()];
-        // Watched before it is let in: from then on it must be noticed when it goes.
-        let added = self.driver.add(&*tenant.link, Arc::downgrade(&source));
-        let sent = added.and_then(|token| {
-            tenant.token.set(token).ok();
-            link.send(&Packet::Attached(plan).encode(), &fds)
-        });
-        sent.inspect_err(|_| tenant.leave())
-    }
 }
 
 impl Settle for Inner {
@@ -529,151 +366,6 @@ impl Settle for Inner {
             channel.settle();
         }
     }
-}
-
-/// The answer of another process; its refusal is an error.
-fn answer(link: &Link) -> Result<(Packet, Vec<std::os::fd::OwnedFd>)> {
-    match link.receive(Wait::at_most(ANSWER))? {
-        Arrival::Data(bytes, fds) => match Packet::parse(&bytes)? {
-            Packet::Refused { kind, why } => Err(Error::new(kind, why)),
-            packet => Ok((packet, fds)),
-        },
-        Arrival::Nothing => Err(Error::timed_out(format!(
-            "process {} did not answer within {} s",
-            link.peer_process(),
-            ANSWER.as_secs()
-        ))),
-        Arrival::End => Err(Error::lost("the other process went away")),
-    }
-}
-
-/// Where other processes knock.
-struct Door {
-    listener: Listener,
-    courier: Weak<Inner>,
-}
-
-impl Source for Door {
-    fn ready(&self) {
-        let Some(courier) = self.courier.upgrade() else { return };
-        while let Some(link) = self.listener.accept() {
-            let guest = Arc::new(Guest {
-                link: Arc::new(link),
-                courier: Weak::clone(&self.courier),
-                token: OnceLock::new(),
-            });
-            let mut guests = lock(&courier.guests);
-            if guests.len() >= MOST_GUESTS {
-                continue;
-            }
-            guests.push(Arc::clone(&guest));
-            drop(guests);
-            let source: Arc<dyn Source> = Arc::<Guest>::clone(&guest);
-            match courier.driver.add(&*guest.link, Arc::downgrade(&source)) {
-                Ok(token) => drop(guest.token.set(token)),
-                Err(_) => guest.leave(),
-            }
-        }
-    }
-}
-
-/// A process that has connected and not said what it wants.
-struct Guest {
-    link: Arc<Link>,
-    courier: Weak<Inner>,
-    token: OnceLock<Token>,
-}
-
-impl Guest {
-    fn leave(&self) {
-        let Some(courier) = self.courier.upgrade() else { return };
-        if let Some(token) = self.token.get() {
-            courier.driver.remove(&*self.link, *token);
-        }
-        lock(&courier.guests).retain(|guest| !std::ptr::eq(&raw const **guest, self));
-    }
-}
-
-impl Source for Guest {
-    fn ready(&self) {
-        let Some(courier) = self.courier.upgrade() else { return };
-        match self.link.receive(Wait::No) {
-            Ok(Arrival::Nothing) => {}
-            Ok(Arrival::Data(bytes, fds)) => {
-                // From here on the link is watched by what it becomes.
-                self.leave();
-                courier.welcome(&self.link, &bytes, fds);
-            }
-            Ok(Arrival::End) | Err(_) => self.leave(),
-        }
-    }
-}
-
-/// A process that has a pool of ours open.
-struct Tenant {
-    link: Arc<Link>,
-    pool: Weak<OpenPool>,
-    courier: Weak<Inner>,
-    token: OnceLock<Token>,
-}
-
-impl Tenant {
-    fn leave(&self) {
-        if let Some(pool) = self.pool.upgrade() {
-            pool.dismiss(&self.link);
-        }
-        let Some(courier) = self.courier.upgrade() else { return };
-        if let Some(token) = self.token.get() {
-            courier.driver.remove(&*self.link, *token);
-        }
-        lock(&courier.tenants).retain(|tenant| !std::ptr::eq(&raw const **tenant, self));
-    }
-}
-
-impl Source for Tenant {
-    fn ready(&self) {
-        if let Ok(Arrival::Nothing | Arrival::Data(..)) = self.link.receive(Wait::No) {
-            return;
-        }
-        self.leave();
-    }
-}
-
-/// Another process, whose pool we have open.
-struct Landlord {
-    /// Until its owner is gone or needs it no more.
-    pool: Mutex<Option<Arc<OpenPool>>>,
-    link: Arc<Link>,
-    gone: AtomicBool,
-    courier: Weak<Inner>,
-    token: OnceLock<Token>,
-}
-
-impl Source for Landlord {
-    fn ready(&self) {
-        match self.link.receive(Wait::No) {
-            Ok(Arrival::Nothing) => {}
-            // Whatever it says, there is one thing that it can want.
-            Ok(Arrival::Data(..)) => {
-                if let Some(courier) = self.courier.upgrade() {
-                    courier.settle();
-                }
-            }
-            Ok(Arrival::End) | Err(_) => {
-                self.gone.store(true, Ordering::Release);
-                let pool = lock(&self.pool).take();
-                drop(pool);
-                if let (Some(courier), Some(token)) = (self.courier.upgrade(), self.token.get()) {
-                    courier.driver.remove(&*self.link, *token);
-                }
-            }
-        }
-    }
-}
-
-/// The name of a transport's socket.
-fn socket_name(id: u64) -> String {
-    format!("{id:016x}")
 }
 
 fn random() -> Result<u64> {

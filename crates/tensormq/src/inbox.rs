@@ -14,7 +14,7 @@ use crate::channel::{Incoming, Received};
 use crate::courier::Inner;
 use crate::sync::lock;
 use crate::wait::{Deadline, Wait};
-use crate::zeromq::incoming::ZmqListener;
+use crate::zeromq::listener::ZmqListener;
 
 /// What the transports see of an inbox.
 pub(crate) struct InboxShared {

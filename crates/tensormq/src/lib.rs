@@ -24,6 +24,7 @@ pub mod layout;
 #[cfg(test)]
 mod layout_tests;
 mod message;
+mod neighbours;
 mod payload;
 mod pool;
 mod protocol;

@@ -7,6 +7,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::any::Any;
 use std::hint::black_box;
@@ -14,6 +16,7 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use common::random::Random;
 use tessera_core::{DType, PoolId, PoolSlot, element_count};
 use tessera_tensormq::TraceContext;
 use tessera_tensormq::layout::{Descriptor, MAX_RANK, Place, VERSION, View};
@@ -69,37 +72,6 @@ const EXTREMES: [u64; 22] = [
     1 << 63,
     u64::MAX,
 ];
-
-/// Xorshift.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64, case: u64) -> Self {
-        // Zero is the one state that it does not leave.
-        let mut random = Self((seed ^ case.wrapping_mul(0x9E37_79B9_7F4A_7C15)) | 1);
-        // Neighbouring cases begin alike; after a few steps they don't.
-        for _ in 0..8 {
-            random.next();
-        }
-        random
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// A number below `bound`; 0 where there is none.
-    fn below(&mut self, bound: usize) -> usize {
-        ((self.next() >> 16) % bound.max(1) as u64) as usize
-    }
-
-    fn one_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
-}
 
 /// A tensor, field by field as the table has them.
 #[derive(Default)]

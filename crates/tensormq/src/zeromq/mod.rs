@@ -3,11 +3,13 @@
 //! A channel is a session of its own above ZeroMQ's connections, of which it has one or several
 //! ([`outgoing`]). Messages are numbered; the receiver says how far it is; when a connection breaks the
 //! sender makes a new one, hears how far the receiver came, and sends the rest again, which the
-//! receiver takes in order and once ([`incoming`]). That also bounds what is on its way: the sender
-//! never has more messages out than the receiver's queue has room for.
+//! receiver takes in order and once ([`incoming`]), from one socket for all senders ([`listener`]).
+//! That also bounds what is on its way: the sender never has more messages out than the receiver's
+//! queue has room for.
 
 mod frame;
-pub(crate) mod incoming;
+mod incoming;
+pub(crate) mod listener;
 mod monitor;
 pub(crate) mod outgoing;
 mod timer;

@@ -12,7 +12,7 @@ use super::monitor::{Happened, Monitored};
 use super::timer::Timer;
 use super::wire::{Control, Hello, Progress};
 use super::{
-    Keys, LIFE, SILENCE, check_endpoint, incoming, key_from_text, prepare, receive_frames,
+    Keys, LIFE, SILENCE, check_endpoint, key_from_text, listener, prepare, receive_frames,
     zmq_error,
 };
 use crate::address::Transport;
@@ -107,8 +107,8 @@ impl ZmqOutgoing {
         courier: &Arc<Inner>,
         wait: Wait,
     ) -> Result<Arc<Self>> {
-        if route.lanes == 0 || route.lanes > incoming::MOST_LANES {
-            let most = incoming::MOST_LANES;
+        if route.lanes == 0 || route.lanes > listener::MOST_LANES {
+            let most = listener::MOST_LANES;
             return Err(Error::usage(format!("a channel has between 1 and {most} lanes")));
         }
         let scheme = if route.transport == Transport::ZmqIpc { "ipc://" } else { "tcp://" };

@@ -1,0 +1,144 @@
+//! Processes of this host that send nonsense.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use common::honest::undisturbed;
+use common::random::Random;
+use common::raw::NOISE;
+use common::{SOON, contains, courier, soon, until};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net;
+use tessera_core::ErrorKind;
+use tessera_tensormq::layout::VERSION;
+use tessera_tensormq::{InboxOptions, Received, Transport};
+
+/// Connects to a courier as processes of its host do.
+fn knock(courier: u64) -> OwnedFd {
+    let user = rustix::process::geteuid().as_raw();
+    let name = format!("tessera/{user}/{courier:016x}");
+    let name = net::SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let (family, kind) = (net::AddressFamily::UNIX, net::SocketType::SEQPACKET);
+    let socket = net::socket_with(family, kind, net::SocketFlags::CLOEXEC, None).unwrap();
+    net::connect(&socket, &name).unwrap();
+    let timeout = net::sockopt::Timeout::Recv;
+    net::sockopt::set_socket_timeout(&socket, timeout, Some(SOON)).unwrap();
+    socket
+}
+
+/// The next packet; empty where the other side closed.
+fn next_packet(link: &OwnedFd) -> Vec<u8> {
+    let mut bytes = vec![0; 8192];
+    let (len, _) = net::recv(link, &mut bytes[..], net::RecvFlags::empty()).unwrap();
+    bytes.truncate(len);
+    bytes
+}
+
+fn ask(courier: u64, packet: &[u8]) -> Vec<u8> {
+    let link = knock(courier);
+    net::send(&link, packet, net::SendFlags::NOSIGNAL).unwrap();
+    next_packet(&link)
+}
+
+/// A packet after `src/protocol.rs`.
+fn packet(kind: u8, rest: &[u8]) -> Vec<u8> {
+    let mut bytes = b"TsMQ".to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.push(kind);
+    bytes.extend(rest);
+    bytes
+}
+
+/// What asks for a channel to an inbox.
+fn open(inbox: &str) -> Vec<u8> {
+    packet(1, &[&NOISE.to_le_bytes()[..], inbox.as_bytes()].concat())
+}
+
+const OPENED: u8 = 2;
+const NOT_OPENED: u8 = 255;
+
+#[test]
+fn a_packet_that_is_not_understood_is_told_why() {
+    let to = courier();
+    let inbox = to.inbox("block", &InboxOptions::default()).unwrap();
+    let mut newer = open("block");
+    newer[4] = 9;
+    let nowhere = [to.id().to_le_bytes(), 77u64.to_le_bytes()].concat();
+    for (packet, why) in [
+        (newer, "the peer speaks version 9 of TensorMQ, this process version 1"),
+        (open("nowhere"), "there is no inbox \"nowhere\""),
+        (open("block"), "a channel without a bell"),
+        (packet(3, &nowhere), "there is no such pool"),
+        (packet(5, &[]), "neither a channel nor a pool was asked for"),
+        (packet(77, &[]), "not one of TensorMQ"),
+        (packet(1, &[1, 2, 3]), "cut short"),
+        (b"GET / HTTP/1.1".to_vec(), "not one of TensorMQ"),
+    ] {
+        let answer = ask(to.id(), &packet);
+        assert_eq!(answer.get(6), Some(&NOT_OPENED), "{why}");
+        assert!(contains(&answer, why.as_bytes()), "{why}: {}", String::from_utf8_lossy(&answer));
+    }
+    assert_eq!(inbox.senders(), 0);
+}
+
+#[test]
+fn a_peer_that_opens_a_channel_and_goes_on_with_nonsense_is_lost_when_it_goes() {
+    let to = courier();
+    let mut inbox = to.inbox("block", &InboxOptions::default()).unwrap();
+    let link = knock(to.id());
+    let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let descriptors = [bell.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = net::SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(net::SendAncillaryMessage::ScmRights(&descriptors)));
+    let packet = open("block");
+    let flags = net::SendFlags::NOSIGNAL;
+    net::sendmsg(&link, &[IoSlice::new(&packet)], &mut control, flags).unwrap();
+    assert_eq!(next_packet(&link)[6], OPENED);
+    let mut random = Random(7);
+    for len in 1..100 {
+        net::send(&link, &random.bytes(len), flags).unwrap();
+    }
+    until("it is in", || inbox.senders() == 1);
+    assert!(inbox.try_receive().is_none());
+    drop(link);
+    match inbox.receive(soon()) {
+        Some(Received::Lost(peer, error)) => {
+            assert_eq!((peer.courier, peer.transport), (NOISE, Transport::Shm));
+            assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+        }
+        other => panic!("expected the loss, got {other:?}"),
+    }
+}
+
+#[test]
+fn nonsense_from_this_host_does_not_disturb_an_honest_sender() {
+    let (from, to) = (courier(), courier());
+    let mut inbox = to.inbox("block", &InboxOptions::default()).unwrap();
+    let sender = from.connect(inbox.address()).unwrap();
+    assert_eq!(sender.peer().transport, Transport::Shm);
+    let courier = to.id();
+    undisturbed(&mut inbox, sender, &from, move || {
+        let mut random = Random(0xa11);
+        for _ in 0..1000 {
+            let len = 1 + random.below(5000);
+            let mut bytes = match random.below(4) {
+                0 => random.bytes(len),
+                1 => packet(random.below(8) as u8, &random.bytes(len)),
+                2 => open("block"),
+                _ => packet(3, &random.bytes(16)),
+            };
+            let at = random.below(bytes.len());
+            bytes[at] ^= random.next() as u8;
+            let answer = ask(courier, &bytes);
+            assert!(answer.is_empty() || answer[6] == NOT_OPENED, "{bytes:?}: {answer:?}");
+            // Some say nothing at all.
+            drop(knock(courier));
+        }
+    });
+}
