@@ -12,7 +12,7 @@ mod program;
 mod rten_engine;
 
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tessera_core::{Device, Result, Tensor, TensorMut};
 
@@ -29,11 +29,14 @@ pub struct LoadOptions {
     pub threads: NonZeroUsize,
     /// What the block runs on.
     pub device: Device,
+    /// Folder to keep what was made of blocks in, so that the next process that loads one is quick;
+    /// for engines that make something of them.
+    pub cache: Option<PathBuf>,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { threads: NonZeroUsize::MIN, device: Device::Cpu }
+        Self { threads: NonZeroUsize::MIN, device: Device::Cpu, cache: None }
     }
 }
 

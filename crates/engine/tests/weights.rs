@@ -1,9 +1,10 @@
-//! Loading a block again costs no second copy of its weights.
+//! Loading a block again costs no second copy of its weights, also for other numbers of threads.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Mutex;
 
 use tessera_core::{ContentHash, DType, Tensor, TensorType};
@@ -62,18 +63,19 @@ fn further_sessions_share_the_weights(engine: &dyn Engine) {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let folder = tempfile::tempdir().unwrap();
     let (repository, block, inputs) = store(folder.path());
-    let options = LoadOptions::default();
-    let load = || {
+    let load = |threads: usize| {
+        let threads = NonZeroUsize::new(threads).unwrap();
+        let options = LoadOptions { threads, ..LoadOptions::default() };
         let program = repository.program(block).unwrap();
         let program = program.with_input_types(&inputs).unwrap();
         engine.load(&program, &options).unwrap()
     };
-    let mut first = load();
+    let mut first = load(1);
     let expected = run(first.as_mut());
     let before = resident_bytes();
-    let mut more: Vec<Box<dyn Session>> = (0..4).map(|_| load()).collect();
+    let mut more: Vec<Box<dyn Session>> = (1..=4).map(load).collect();
     for session in &mut more {
-        assert_eq!(run(session.as_mut()), expected);
+        assert!(near(&run(session.as_mut()), &expected));
     }
     let grown = resident_bytes().saturating_sub(before);
     assert!(
@@ -81,7 +83,14 @@ fn further_sessions_share_the_weights(engine: &dyn Engine) {
         "{}: four more sessions of a block with {WEIGHT_BYTES} bytes of weights took {grown}",
         engine.name()
     );
-    assert_eq!(run(first.as_mut()), expected);
+    assert!(near(&run(first.as_mut()), &expected));
+}
+
+/// Another number of threads may add up in another order.
+fn near(found: &[f64], expected: &[f64]) -> bool {
+    let largest = expected.iter().fold(0.0f64, |most, value| most.max(value.abs()));
+    let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5 * largest;
+    found.len() == expected.len() && found.iter().zip(expected).all(close)
 }
 
 #[test]

@@ -24,7 +24,7 @@ use crate::{body, operators, output_order};
 /// Constants up to this size are part of the block's file; larger ones are stored on their own.
 const INLINE_BYTES: usize = 4096;
 /// The IR version that every block is written in; it has all features that blocks use.
-const IR_VERSION: i64 = 10;
+pub(crate) const IR_VERSION: i64 = 10;
 /// What follows the hash in the location of a weight; rten takes no other files for weights.
 const WEIGHT_SUFFIX: &str = ".data";
 

@@ -1,12 +1,14 @@
 //! A model as a graph of blocks: what a repository stores and a node runs.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
-use tessera_core::{ContentHash, TensorType};
+use tessera_core::{ContentHash, Dim, Error, Result, Tensor, TensorType, display_shape};
 
 use crate::exits::Exit;
 
 /// A named place where a tensor enters or leaves.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Port {
     /// Name of the tensor in the model's file.
     pub name: String,
@@ -31,7 +33,7 @@ pub enum Source {
 }
 
 /// One use of a block in a model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BlockNode {
     /// Which block.
     pub block: ContentHash,
@@ -52,6 +54,39 @@ pub struct BlockGraph {
     pub outputs: Vec<(Port, Source)>,
     /// Side exits, in the order in which they are reached.
     pub exits: Vec<Exit>,
+}
+
+/// Checks tensors against the inputs that they are for.
+pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<()> {
+    if inputs.len() != ports.len() {
+        let (found, expected) = (inputs.len(), ports.len());
+        return Err(Error::usage(format!("{found} inputs, and the model expects {expected}")));
+    }
+    let mut sizes: HashMap<&str, (usize, &str)> = HashMap::new();
+    for (port, tensor) in ports.iter().zip(inputs) {
+        let expected = &port.tensor_type;
+        if !expected.accepts(tensor.dtype(), tensor.shape()) {
+            return Err(Error::invalid(format!(
+                "input \"{}\" expects {expected}, got {}",
+                port.name,
+                display_shape(tensor.dtype(), tensor.shape())
+            )));
+        }
+        let dims = expected.dims.iter().flatten();
+        for (dim, &size) in dims.zip(tensor.shape()) {
+            let Dim::Symbol(symbol) = dim else {
+                continue;
+            };
+            let (known, first) = *sizes.entry(symbol).or_insert((size, &port.name));
+            if known != size {
+                return Err(Error::invalid(format!(
+                    "input \"{}\" has {symbol} = {size}, and input \"{first}\" has {known}",
+                    port.name
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 impl BlockGraph {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use tessera_core::{DType, HostBuffer, Location, Region, Result, TensorMut, element_count};
 
 /// Buffers of one size that are kept for the next run; more than these are given back.
-const MOST_KEPT: usize = 4;
+const MOST_KEPT: usize = 8;
 
 /// Buffers that are free, by size.
 #[derive(Default)]

@@ -2,15 +2,37 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
+mod block_process;
 mod buffers;
 mod compare;
+mod cores;
+mod instance;
+mod link;
 mod load;
 mod measure;
+mod memory;
+mod node;
+mod probe;
 mod run;
 mod source;
+mod unit;
+mod worker;
 
+pub use block_process::run_block;
 pub use compare::{Difference, compare};
+pub use cores::{Cores, MachineCores, Share};
 pub use load::{LoadedModel, Loader};
 pub use measure::{Summary, median, p99};
+pub use memory::{HostMemory, Memory, SharedMemory};
+pub use node::{InstanceState, InstanceStatus, Node, NodeEvent, NodeOptions, Pinged, UnitFacts};
+pub use probe::Findings;
 pub use run::{ExitTaken, RunOptions, RunResult};
 pub use source::ProgramSource;
+pub use unit::LoadedUnit;
+pub use worker::{Pulse, Worker, WorkerParts};
+
+/// Locks; a thread that panicked while it had the lock leaves what it guards usable.
+fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

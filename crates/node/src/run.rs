@@ -1,11 +1,10 @@
 //! Runs a loaded model: block by block, out at the first exit that is certain enough.
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tessera_core::{DType, Error, Result, Tensor, TensorMut, display_shape};
-use tessera_graph::{Exit, Source, normalised_entropy};
+use tessera_core::{DType, Error, Result, Tensor, TensorMut};
+use tessera_graph::{Exit, Source, check_inputs, normalised_entropy};
 
 use crate::LoadedModel;
 
@@ -48,38 +47,7 @@ pub struct RunResult {
 impl LoadedModel {
     /// Checks inputs against what the model expects.
     pub fn check_inputs(&self, inputs: &[Tensor]) -> Result<()> {
-        if inputs.len() != self.graph.inputs.len() {
-            return Err(Error::usage(format!(
-                "{} inputs, and the model expects {}",
-                inputs.len(),
-                self.graph.inputs.len()
-            )));
-        }
-        let mut sizes: HashMap<&str, (usize, &str)> = HashMap::new();
-        for (port, tensor) in self.graph.inputs.iter().zip(inputs) {
-            let expected = &port.tensor_type;
-            if !expected.accepts(tensor.dtype(), tensor.shape()) {
-                return Err(Error::invalid(format!(
-                    "input \"{}\" expects {expected}, got {}",
-                    port.name,
-                    display_shape(tensor.dtype(), tensor.shape())
-                )));
-            }
-            let dims = expected.dims.iter().flatten();
-            for (dim, &size) in dims.zip(tensor.shape()) {
-                let tessera_core::Dim::Symbol(symbol) = dim else {
-                    continue;
-                };
-                let (known, first) = *sizes.entry(symbol).or_insert((size, &port.name));
-                if known != size {
-                    return Err(Error::invalid(format!(
-                        "input \"{}\" has {symbol} = {size}, and input \"{first}\" has {known}",
-                        port.name
-                    )));
-                }
-            }
-        }
-        Ok(())
+        check_inputs(&self.graph.inputs, inputs)
     }
 
     /// Memory for the outputs of a block whose shapes are known for sure.

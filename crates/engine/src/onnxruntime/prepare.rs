@@ -1,11 +1,12 @@
 //! The optimised form of a block, with its weights in a file that is mapped.
 
 use std::ffi::{CStr, CString};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use ort::AsPointer;
-use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use ort::session::builder::{GraphOptimizationLevel, PrepackedWeights, SessionBuilder};
 use prost::Message;
 use tessera_core::{DType, Error, Result, Tensor};
 use tessera_graph::onnx::{ModelProto, NodeProto, TensorProto, tensor_proto};
@@ -18,6 +19,9 @@ use crate::{Mapping, Program};
 /// Constants up to this size stay in the optimised model; larger ones are references.
 const INLINE_BYTES: usize = 1024;
 
+/// Name of the file of the optimised model.
+const MODEL: &str = "block.onnx";
+
 /// Name of the file that the optimised model keeps its weights in.
 const WEIGHTS: &str = "weights";
 
@@ -27,6 +31,8 @@ pub(super) struct Prepared {
     weights: Vec<(CString, Tensor)>,
     /// Length of the file that the weights came from.
     file_len: usize,
+    /// What sessions make of weights for themselves, shared by all of them.
+    packed: PrepackedWeights,
 }
 
 impl Prepared {
@@ -36,9 +42,49 @@ impl Prepared {
     /// weights for as long as a session uses them.
     pub(super) fn make(builder: SessionBuilder, program: &Program) -> Result<Self> {
         let label = program.label();
-        let fail = |error: ort::Error| engine_error(&label, &error);
         let folder = temporary_folder()?;
-        let (model, weights) = (folder.path().join("block.onnx"), folder.path().join(WEIGHTS));
+        Self::write(builder, program, folder.path())?;
+        Self::read(folder.path()).map_err(|error| error.within(&label))
+    }
+
+    /// The same, kept in a folder of `cache` for the next process that wants it.
+    ///
+    /// What is made depends on the block, the shapes of its inputs, the library and the CPU. A folder
+    /// gets its name when it is whole, so that whoever finds one finds all of it.
+    pub(super) fn cached(
+        cache: &Path,
+        version: &str,
+        builder: SessionBuilder,
+        program: &Program,
+    ) -> Result<Self> {
+        let label = program.label();
+        let name = format!("{}-{version}-{}", program.key(), cpu());
+        let kept = cache.join(name);
+        if let Ok(found) = Self::read(&kept) {
+            return Ok(found);
+        }
+        std::fs::create_dir_all(cache)
+            .map_err(|error| Error::io(cache.display(), &error).within(&label))?;
+        let folder = tempfile::Builder::new()
+            .prefix(".new-")
+            .tempdir_in(cache)
+            .map_err(|error| Error::io(cache.display(), &error).within(&label))?;
+        Self::write(builder, program, folder.path())?;
+        // Somebody else may have been quicker, or what is there may be damaged.
+        if std::fs::rename(folder.path(), &kept).is_err() {
+            std::fs::remove_dir_all(&kept).ok();
+            if std::fs::rename(folder.path(), &kept).is_err() {
+                return Self::read(folder.path()).map_err(|error| error.within(&label));
+            }
+        }
+        Self::read(&kept).map_err(|error| error.within(&label))
+    }
+
+    /// Has ONNX Runtime optimise the block and write the result to `folder`.
+    fn write(builder: SessionBuilder, program: &Program, folder: &Path) -> Result<()> {
+        let label = program.label();
+        let fail = |error: ort::Error| engine_error(&label, &error);
+        let model = folder.join(MODEL);
         let build = || -> ort::Result<SessionBuilder> {
             Ok(builder
                 .with_optimization_level(GraphOptimizationLevel::All)?
@@ -71,10 +117,11 @@ impl Prepared {
         drop(session);
         drop(builder);
         drop(values);
-        Self::read(&model, &weights).map_err(|error| error.within(&label))
+        Ok(())
     }
 
-    fn read(model: &std::path::Path, weights: &std::path::Path) -> Result<Self> {
+    fn read(folder: &Path) -> Result<Self> {
+        let (model, weights) = (folder.join(MODEL), folder.join(WEIGHTS));
         let bytes = std::fs::read(model)
             .map_err(|error| Error::io("the optimised form that ONNX Runtime wrote", &error))?;
         let mut proto = ModelProto::decode(bytes.as_slice()).map_err(|error| {
@@ -83,7 +130,7 @@ impl Prepared {
         let graph = proto.graph.get_or_insert_default();
         layout::leave(graph);
         let file = match weights.exists() {
-            true => Bytes::from_owner(Mapping::open(weights)?),
+            true => Bytes::from_owner(Mapping::open(&weights)?),
             false => Bytes::new(),
         };
         let mut found = Vec::new();
@@ -98,7 +145,17 @@ impl Prepared {
             found.push((name, Tensor::from_bytes(dtype, &shape, content(tensor, &file)?)?));
         }
         take_in_weights_of_bodies(&mut graph.node, &file)?;
-        Ok(Self { model: proto.encode_to_vec(), weights: found, file_len: file.len() })
+        Ok(Self {
+            model: proto.encode_to_vec(),
+            weights: found,
+            file_len: file.len(),
+            packed: PrepackedWeights::new(),
+        })
+    }
+
+    /// Where sessions keep what they make of weights for themselves.
+    pub(super) fn packed(&self) -> &PrepackedWeights {
+        &self.packed
     }
 
     /// Makes a session that uses our memory for every weight.
@@ -179,6 +236,18 @@ impl From<ort::Error> for SessionError {
     fn from(error: ort::Error) -> Self {
         Self::Engine(error)
     }
+}
+
+/// What tells CPUs apart, as far as the layout of weights depends on it.
+fn cpu() -> &'static str {
+    static CPU: OnceLock<String> = OnceLock::new();
+    CPU.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let flags =
+            text.lines().find(|line| line.starts_with("flags") || line.starts_with("Features"));
+        let told = format!("{} {}", std::env::consts::ARCH, flags.unwrap_or_default());
+        tessera_core::ContentHash::of(told.as_bytes()).short()
+    })
 }
 
 fn temporary_folder() -> Result<tempfile::TempDir> {

@@ -1,0 +1,95 @@
+//! What a call's metadata says beside its message: how long the client waits, and its trace.
+
+use std::time::Duration;
+
+use tessera_tensormq::TraceContext;
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Status};
+
+use crate::protocol::parse_traceparent;
+use crate::service::Refusal;
+use crate::status::{grpc_code, retry_after_seconds};
+
+/// What a client said of a call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Call {
+    pub(super) timeout: Option<Duration>,
+    pub(super) trace: Option<TraceContext>,
+}
+
+impl Call {
+    pub(super) fn new(metadata: &MetadataMap) -> Self {
+        let text = |name: &str| metadata.get(name).and_then(|value| value.to_str().ok());
+        Self {
+            timeout: text("grpc-timeout").and_then(parse_timeout),
+            trace: text("traceparent").and_then(parse_traceparent),
+        }
+    }
+}
+
+/// A `grpc-timeout`: up to eight digits and a unit.
+fn parse_timeout(text: &str) -> Option<Duration> {
+    let unit = text.chars().next_back()?;
+    let digits = text.strip_suffix(unit)?;
+    let count = digits.parse::<u64>().ok().filter(|_| digits.len() <= 8)?;
+    match unit {
+        'H' => Some(Duration::from_secs(count * 3600)),
+        'M' => Some(Duration::from_secs(count * 60)),
+        'S' => Some(Duration::from_secs(count)),
+        'm' => Some(Duration::from_millis(count)),
+        'u' => Some(Duration::from_micros(count)),
+        'n' => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+/// The status of a call that is refused.
+pub(super) fn status(refusal: impl Into<Refusal>) -> Status {
+    let Refusal { error, retry_after } = refusal.into();
+    let mut status = Status::new(grpc_code(error.kind()), error.to_string());
+    if let Some(wait) = retry_after {
+        let seconds = MetadataValue::from(retry_after_seconds(wait));
+        status.metadata_mut().insert("retry-after", seconds);
+    }
+    status
+}
+
+/// The status of something that is not there to be set.
+pub(super) fn unsupported(what: &str) -> Status {
+    Status::new(Code::Unimplemented, format!("{what} is not supported"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tessera_core::Error;
+
+    use super::*;
+
+    #[test]
+    fn a_timeout_is_digits_and_a_unit() {
+        for (text, expected) in [
+            ("2S", Some(Duration::from_secs(2))),
+            ("100m", Some(Duration::from_millis(100))),
+            ("99999999H", Some(Duration::from_secs(99_999_999 * 3600))),
+            ("1n", Some(Duration::from_nanos(1))),
+            ("123456789S", None),
+            ("5", None),
+            ("", None),
+            ("S", None),
+            ("-1S", None),
+            ("1é", None),
+        ] {
+            assert_eq!(parse_timeout(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_when_to_come_back() {
+        let retry_after = Some(Duration::from_millis(1500));
+        let refused = status(Refusal { error: Error::full("no room"), retry_after });
+        assert_eq!(refused.code(), Code::Unavailable);
+        assert_eq!(refused.message(), "no room");
+        assert_eq!(refused.metadata().get("retry-after").unwrap(), "2");
+        assert!(status(Error::full("no room")).metadata().get("retry-after").is_none());
+    }
+}

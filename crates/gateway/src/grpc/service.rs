@@ -1,0 +1,252 @@
+//! The methods of the protocol's service.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::{Stream, StreamExt};
+use tessera_core::Error;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::call::{Call, status, unsupported};
+use super::convert;
+use super::generated as message;
+use super::generated::grpc_inference_service_server::GrpcInferenceService;
+use super::infer::{infer, infer_in_stream};
+use crate::front_end::FrontEnd;
+use crate::protocol::{
+    EXTENSIONS, SERVER_NAME, SERVER_VERSION, index, is_task_ready, statistics as statistics_of,
+};
+use crate::shared_memory::RegionStatus;
+
+/// Requests of one stream that are answered at the same time. Their responses wait for each
+/// other, so that more would only hold memory.
+const STREAM_IN_FLIGHT: usize = 64;
+
+/// Answers gRPC calls with a service.
+pub struct GrpcFrontEnd {
+    front: Arc<FrontEnd>,
+}
+
+impl GrpcFrontEnd {
+    pub(super) fn new(front: Arc<FrontEnd>) -> Self {
+        Self { front }
+    }
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for GrpcFrontEnd {
+    async fn server_live(
+        &self,
+        _: Request<message::ServerLiveRequest>,
+    ) -> Result<Response<message::ServerLiveResponse>, Status> {
+        Ok(Response::new(message::ServerLiveResponse { live: true }))
+    }
+
+    async fn server_ready(
+        &self,
+        _: Request<message::ServerReadyRequest>,
+    ) -> Result<Response<message::ServerReadyResponse>, Status> {
+        let ready = self.front.service.is_ready();
+        Ok(Response::new(message::ServerReadyResponse { ready }))
+    }
+
+    async fn model_ready(
+        &self,
+        request: Request<message::ModelReadyRequest>,
+    ) -> Result<Response<message::ModelReadyResponse>, Status> {
+        let message::ModelReadyRequest { name, version } = request.into_inner();
+        let ready = is_task_ready(self.front.service.as_ref(), &name, &version);
+        Ok(Response::new(message::ModelReadyResponse { ready }))
+    }
+
+    async fn server_metadata(
+        &self,
+        _: Request<message::ServerMetadataRequest>,
+    ) -> Result<Response<message::ServerMetadataResponse>, Status> {
+        Ok(Response::new(message::ServerMetadataResponse {
+            name: SERVER_NAME.to_owned(),
+            version: SERVER_VERSION.to_owned(),
+            extensions: EXTENSIONS.iter().map(|&name| name.to_owned()).collect(),
+        }))
+    }
+
+    async fn model_metadata(
+        &self,
+        request: Request<message::ModelMetadataRequest>,
+    ) -> Result<Response<message::ModelMetadataResponse>, Status> {
+        let message::ModelMetadataRequest { name, version } = request.into_inner();
+        let task = self.front.service.task(&name, &version).map_err(status)?;
+        Ok(Response::new(convert::metadata(task).map_err(status)?))
+    }
+
+    async fn model_infer(
+        &self,
+        request: Request<message::ModelInferRequest>,
+    ) -> Result<Response<message::ModelInferResponse>, Status> {
+        let call = Call::new(request.metadata());
+        let answer = infer(&self.front, request.into_inner(), call).await;
+        Ok(Response::new(answer.map_err(status)?))
+    }
+
+    type ModelStreamInferStream =
+        Pin<Box<dyn Stream<Item = Result<message::ModelStreamInferResponse, Status>> + Send>>;
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<message::ModelInferRequest>>,
+    ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
+        // A timeout of the call is one of the stream, and the transport sees to it.
+        let call = Call { timeout: None, ..Call::new(request.metadata()) };
+        let front = Arc::clone(&self.front);
+        let answers = request.into_inner().map(move |asked| {
+            let front = Arc::clone(&front);
+            async move {
+                let asked: message::ModelInferRequest = asked?;
+                Ok::<_, Status>(infer_in_stream(&front, asked, call).await)
+            }
+        });
+        let answers: Self::ModelStreamInferStream = Box::pin(answers.buffered(STREAM_IN_FLIGHT));
+        Ok(Response::new(answers))
+    }
+
+    async fn model_config(
+        &self,
+        request: Request<message::ModelConfigRequest>,
+    ) -> Result<Response<message::ModelConfigResponse>, Status> {
+        let message::ModelConfigRequest { name, version } = request.into_inner();
+        let task = self.front.service.task(&name, &version).map_err(status)?;
+        let config = Some(convert::config(task).map_err(status)?);
+        Ok(Response::new(message::ModelConfigResponse { config }))
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<message::ModelStatisticsRequest>,
+    ) -> Result<Response<message::ModelStatisticsResponse>, Status> {
+        let message::ModelStatisticsRequest { name, version } = request.into_inner();
+        let done = statistics_of(self.front.service.as_ref(), &name, &version).map_err(status)?;
+        let model_stats =
+            done.into_iter().map(|(task, done)| convert::statistics(task, &done)).collect();
+        Ok(Response::new(message::ModelStatisticsResponse { model_stats }))
+    }
+
+    async fn repository_index(
+        &self,
+        request: Request<message::RepositoryIndexRequest>,
+    ) -> Result<Response<message::RepositoryIndexResponse>, Status> {
+        let entries = index(self.front.service.as_ref(), request.into_inner().ready);
+        let models = entries
+            .into_iter()
+            .map(|entry| message::repository_index_response::ModelIndex {
+                name: entry.name,
+                version: entry.version,
+                state: entry.state.to_owned(),
+                reason: entry.reason,
+            })
+            .collect();
+        Ok(Response::new(message::RepositoryIndexResponse { models }))
+    }
+
+    async fn repository_model_load(
+        &self,
+        request: Request<message::RepositoryModelLoadRequest>,
+    ) -> Result<Response<message::RepositoryModelLoadResponse>, Status> {
+        let request = request.into_inner();
+        let given = |name: &&String| *name == "config" || name.starts_with("file:");
+        if let Some(name) = request.parameters.keys().find(given) {
+            return Err(status(Error::unsupported(format!(
+                "model \"{}\" can't be loaded with \"{name}\": put it into the repository",
+                request.model_name
+            ))));
+        }
+        self.front.service.load(&request.model_name).await.map_err(status)?;
+        Ok(Response::new(message::RepositoryModelLoadResponse {}))
+    }
+
+    async fn repository_model_unload(
+        &self,
+        request: Request<message::RepositoryModelUnloadRequest>,
+    ) -> Result<Response<message::RepositoryModelUnloadResponse>, Status> {
+        let name = request.into_inner().model_name;
+        self.front.service.unload(&name).await.map_err(status)?;
+        Ok(Response::new(message::RepositoryModelUnloadResponse {}))
+    }
+
+    async fn system_shared_memory_status(
+        &self,
+        request: Request<message::SystemSharedMemoryStatusRequest>,
+    ) -> Result<Response<message::SystemSharedMemoryStatusResponse>, Status> {
+        use message::system_shared_memory_status_response as told;
+
+        let name = request.into_inner().name;
+        let regions = self.front.options.shared_memory.status(&name).map_err(status)?;
+        let regions = regions
+            .into_iter()
+            .map(|RegionStatus { name, key, offset, byte_size }| {
+                (name.clone(), told::RegionStatus { name, key, offset, byte_size })
+            })
+            .collect();
+        Ok(Response::new(message::SystemSharedMemoryStatusResponse { regions }))
+    }
+
+    async fn system_shared_memory_register(
+        &self,
+        request: Request<message::SystemSharedMemoryRegisterRequest>,
+    ) -> Result<Response<message::SystemSharedMemoryRegisterResponse>, Status> {
+        let message::SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } =
+            request.into_inner();
+        let region = RegionStatus { name, key, offset, byte_size };
+        self.front.options.shared_memory.register(region).map_err(status)?;
+        Ok(Response::new(message::SystemSharedMemoryRegisterResponse {}))
+    }
+
+    async fn system_shared_memory_unregister(
+        &self,
+        request: Request<message::SystemSharedMemoryUnregisterRequest>,
+    ) -> Result<Response<message::SystemSharedMemoryUnregisterResponse>, Status> {
+        let name = request.into_inner().name;
+        if name.is_empty() {
+            self.front.options.shared_memory.unregister_all();
+        } else {
+            self.front.options.shared_memory.unregister(&name);
+        }
+        Ok(Response::new(message::SystemSharedMemoryUnregisterResponse {}))
+    }
+
+    async fn cuda_shared_memory_status(
+        &self,
+        _: Request<message::CudaSharedMemoryStatusRequest>,
+    ) -> Result<Response<message::CudaSharedMemoryStatusResponse>, Status> {
+        Ok(Response::new(message::CudaSharedMemoryStatusResponse::default()))
+    }
+
+    async fn cuda_shared_memory_register(
+        &self,
+        _: Request<message::CudaSharedMemoryRegisterRequest>,
+    ) -> Result<Response<message::CudaSharedMemoryRegisterResponse>, Status> {
+        Err(unsupported("CUDA shared memory"))
+    }
+
+    /// Nothing is registered, so that there is nothing to forget. Clients ask for it all the same
+    /// before they register system shared memory.
+    async fn cuda_shared_memory_unregister(
+        &self,
+        _: Request<message::CudaSharedMemoryUnregisterRequest>,
+    ) -> Result<Response<message::CudaSharedMemoryUnregisterResponse>, Status> {
+        Ok(Response::new(message::CudaSharedMemoryUnregisterResponse {}))
+    }
+
+    async fn trace_setting(
+        &self,
+        _: Request<message::TraceSettingRequest>,
+    ) -> Result<Response<message::TraceSettingResponse>, Status> {
+        Err(unsupported("setting what is traced"))
+    }
+
+    async fn log_settings(
+        &self,
+        _: Request<message::LogSettingsRequest>,
+    ) -> Result<Response<message::LogSettingsResponse>, Status> {
+        Err(unsupported("setting what is logged"))
+    }
+}

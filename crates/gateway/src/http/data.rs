@@ -1,0 +1,362 @@
+//! The data of tensors as JSON, in and out.
+//!
+//! Values go from the text straight into the tensor's memory: a tree of JSON values would take
+//! eight times the memory of the tensor.
+
+use std::fmt::{self, Display};
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
+use serde_json::value::RawValue;
+use tessera_core::{DType, Error, Result, Tensor};
+
+use crate::protocol::{InputHeader, datatype_name, is_json, writable};
+use crate::service::Service;
+
+/// The tensor of an input whose data is JSON: an array of values, flat or nested.
+pub(super) fn read_json(
+    service: &dyn Service,
+    header: &InputHeader,
+    data: &RawValue,
+) -> Result<Tensor> {
+    let read = || {
+        let name = datatype_name(header.dtype)?;
+        if !is_json(header.dtype) {
+            return Err(Error::invalid(format!("{name} can't be sent as JSON, send it as binary")));
+        }
+        if !data.get().starts_with('[') {
+            return Err(Error::invalid("data is no array"));
+        }
+        if header.dtype == DType::String {
+            let mut strings = Vec::new();
+            fill(header, data, Target::Strings(&mut strings))?;
+            return Tensor::from_strings(&header.shape, strings);
+        }
+        // Every value takes a character: a shape with more than that is wrong, and must not make
+        // us allocate for it.
+        if header.count() > data.get().len() {
+            fill(header, data, Target::Bytes(&mut []))?;
+        }
+        let mut tensor = header.memory(service)?;
+        fill(header, data, Target::Bytes(writable(&mut tensor)?))?;
+        Ok(tensor.freeze())
+    };
+    read().map_err(|error| header.blame(error))
+}
+
+fn fill(header: &InputHeader, data: &RawValue, target: Target<'_>) -> Result<()> {
+    let mut values = Values { dtype: header.dtype, target, count: 0, wrong: None };
+    let mut json = serde_json::Deserializer::from_str(data.get());
+    let outcome = Nested(&mut values).deserialize(&mut json);
+    if let Some(wrong) = values.wrong {
+        return Err(Error::invalid(wrong));
+    }
+    outcome.map_err(|error| Error::invalid(format!("data is not as expected: {error}")))?;
+    if values.count != header.count() {
+        return Err(Error::invalid(format!(
+            "shape {:?} holds {} values, data has {}",
+            header.shape,
+            header.count(),
+            values.count
+        )));
+    }
+    Ok(())
+}
+
+/// Where values go. Those that there is no room for are only counted.
+enum Target<'a> {
+    Bytes(&'a mut [u8]),
+    Strings(&'a mut Vec<Vec<u8>>),
+}
+
+/// The values that were read so far.
+struct Values<'a> {
+    dtype: DType,
+    target: Target<'a>,
+    count: usize,
+    /// What is wrong with the last one.
+    wrong: Option<String>,
+}
+
+impl Values<'_> {
+    fn integer(&mut self, value: i128) -> bool {
+        match self.dtype {
+            DType::U8 => self.put(u8::try_from(value).map(u8::to_le_bytes)),
+            DType::U16 => self.put(u16::try_from(value).map(u16::to_le_bytes)),
+            DType::U32 => self.put(u32::try_from(value).map(u32::to_le_bytes)),
+            DType::U64 => self.put(u64::try_from(value).map(u64::to_le_bytes)),
+            DType::I8 => self.put(i8::try_from(value).map(i8::to_le_bytes)),
+            DType::I16 => self.put(i16::try_from(value).map(i16::to_le_bytes)),
+            DType::I32 => self.put(i32::try_from(value).map(i32::to_le_bytes)),
+            DType::I64 => self.put(i64::try_from(value).map(i64::to_le_bytes)),
+            _ => self.float(value as f64),
+        }
+    }
+
+    fn float(&mut self, value: f64) -> bool {
+        match self.dtype {
+            DType::F64 => self.put(Ok::<_, ()>(value.to_le_bytes())),
+            // A number that is finite and becomes infinite is out of range.
+            DType::F32 => match value as f32 {
+                narrow if narrow.is_finite() => self.put(Ok::<_, ()>(narrow.to_le_bytes())),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    fn boolean(&mut self, value: bool) -> bool {
+        self.dtype == DType::Bool && self.put(Ok::<_, ()>([u8::from(value)]))
+    }
+
+    fn text(&mut self, value: &str) -> bool {
+        match &mut self.target {
+            Target::Strings(strings) => {
+                strings.push(value.as_bytes().to_vec());
+                self.count += 1;
+                true
+            }
+            Target::Bytes(_) => false,
+        }
+    }
+
+    /// Writes the next element, unless it is out of range.
+    fn put<const N: usize, E>(&mut self, element: Result<[u8; N], E>) -> bool {
+        let Ok(element) = element else { return false };
+        if let Target::Bytes(bytes) = &mut self.target {
+            // Past the end the count alone matters: there will be an error.
+            let start = self.count.saturating_mul(N);
+            if let Some(place) = bytes.get_mut(start..start.saturating_add(N)) {
+                place.copy_from_slice(&element);
+            }
+        }
+        self.count += 1;
+        true
+    }
+
+    /// What a value must be.
+    fn expected(&self) -> &'static str {
+        match self.dtype {
+            DType::Bool => "true or false",
+            DType::U8 => "an integer from 0 to 255 (UINT8)",
+            DType::U16 => "an integer from 0 to 65535 (UINT16)",
+            DType::U32 => "an integer from 0 to 4294967295 (UINT32)",
+            DType::U64 => "an integer from 0 to 18446744073709551615 (UINT64)",
+            DType::I8 => "an integer from -128 to 127 (INT8)",
+            DType::I16 => "an integer from -32768 to 32767 (INT16)",
+            DType::I32 => "an integer from -2147483648 to 2147483647 (INT32)",
+            DType::I64 => "an integer from -9223372036854775808 to 9223372036854775807 (INT64)",
+            DType::F32 => "a number within the range of FP32",
+            DType::String => "a string",
+            _ => "a number",
+        }
+    }
+}
+
+/// Reads a value, or an array of them with any nesting: the shape is given apart.
+struct Nested<'v, 'a>(&'v mut Values<'a>);
+
+impl Nested<'_, '_> {
+    fn check<E: serde::de::Error>(self, fits: bool, value: impl Display) -> Result<(), E> {
+        if fits {
+            return Ok(());
+        }
+        let Self(values) = self;
+        values.wrong =
+            Some(format!("value {} is {value}, expected {}", values.count, values.expected()));
+        Err(E::custom("wrong value"))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Nested<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Nested<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.expected())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<(), A::Error> {
+        while array.next_element_seed(Nested(&mut *self.0))?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<(), E> {
+        let fits = self.0.integer(i128::from(value));
+        self.check(fits, value)
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<(), E> {
+        let fits = self.0.integer(i128::from(value));
+        self.check(fits, value)
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<(), E> {
+        let fits = self.0.float(value);
+        // `{:?}` keeps the ".0" that makes 1.0 no integer.
+        self.check(fits, format_args!("{value:?}"))
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<(), E> {
+        let fits = self.0.boolean(value);
+        self.check(fits, value)
+    }
+
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<(), E> {
+        let fits = self.0.text(value);
+        self.check(fits, "a string")
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
+        self.check(false, "null")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<(), A::Error> {
+        self.check(false, "an object")
+    }
+}
+
+/// The data of an output, written as a flat array. JSON has no NaN and no infinity: they are
+/// written as null, which numpy reads as NaN.
+pub(super) struct JsonData<'a>(&'a Tensor);
+
+impl<'a> JsonData<'a> {
+    /// Refuses what JSON can't hold.
+    pub(super) fn new(tensor: &'a Tensor) -> Result<Self> {
+        if !is_json(tensor.dtype()) {
+            let name = datatype_name(tensor.dtype())?;
+            return Err(Error::invalid(format!(
+                "{name} can't be sent as JSON, ask for it with binary_data"
+            )));
+        }
+        match tensor.strings() {
+            Some(strings) => {
+                if strings.iter().any(|string| std::str::from_utf8(string).is_err()) {
+                    return Err(Error::invalid(
+                        "bytes that are no UTF-8 can't be sent as JSON, ask for them with \
+                         binary_data",
+                    ));
+                }
+            }
+            None if tensor.bytes().is_none() => {
+                return Err(Error::engine(format!(
+                    "{tensor:?} is not in memory that the CPU reads"
+                )));
+            }
+            None => {}
+        }
+        Ok(Self(tensor))
+    }
+}
+
+impl Serialize for JsonData<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if let Some(strings) = self.0.strings() {
+            let texts = strings.iter().map(|string| String::from_utf8_lossy(string));
+            return serializer.collect_seq(texts);
+        }
+        let bytes = self.0.bytes().unwrap_or_default();
+        match self.0.dtype() {
+            DType::Bool => each(serializer, bytes, |[byte]: [u8; 1]| byte != 0),
+            DType::U8 => each(serializer, bytes, u8::from_le_bytes),
+            DType::U16 => each(serializer, bytes, u16::from_le_bytes),
+            DType::U32 => each(serializer, bytes, u32::from_le_bytes),
+            DType::U64 => each(serializer, bytes, u64::from_le_bytes),
+            DType::I8 => each(serializer, bytes, i8::from_le_bytes),
+            DType::I16 => each(serializer, bytes, i16::from_le_bytes),
+            DType::I32 => each(serializer, bytes, i32::from_le_bytes),
+            DType::I64 => each(serializer, bytes, i64::from_le_bytes),
+            DType::F32 => each(serializer, bytes, f32::from_le_bytes),
+            DType::F64 => each(serializer, bytes, f64::from_le_bytes),
+            other => Err(serde::ser::Error::custom(format!("{other} can't be written as JSON"))),
+        }
+    }
+}
+
+fn each<S: Serializer, T: Serialize, const N: usize>(
+    serializer: S,
+    bytes: &[u8],
+    read: impl Fn([u8; N]) -> T,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(bytes.as_chunks::<N>().0.iter().map(|chunk| read(*chunk)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(datatype: &str, shape: &[i64], json: &str) -> Result<Vec<u8>> {
+        let header = InputHeader::new("x".into(), datatype, shape)?;
+        let data: &RawValue = serde_json::from_str(json).unwrap();
+        let mut bytes = vec![0; header.byte_len().unwrap()];
+        fill(&header, data, Target::Bytes(&mut bytes)).map(|()| bytes)
+    }
+
+    #[test]
+    fn arrays_are_read_flat_or_nested() {
+        let flat = values("INT16", &[2, 2], "[1, -2, 3, 4]").unwrap();
+        assert_eq!(values("INT16", &[2, 2], "[[1, -2], [3, 4]]").unwrap(), flat);
+        assert_eq!(flat[..4], [1, 0, 0xfe, 0xff]);
+        assert_eq!(values("FP32", &[2], "[1, 0.5]").unwrap()[..4], 1f32.to_le_bytes());
+        assert_eq!(values("BOOL", &[2], "[true, false]").unwrap(), [1, 0]);
+        let most = u64::MAX;
+        assert_eq!(values("UINT64", &[1], &format!("[{most}]")).unwrap(), most.to_le_bytes());
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_named_with_what_is_expected() {
+        for (datatype, json, expected) in [
+            ("UINT8", "[1, 256]", "value 1 is 256, expected an integer from 0 to 255 (UINT8)"),
+            ("UINT8", "[1, -1]", "value 1 is -1, expected an integer from 0 to 255 (UINT8)"),
+            ("INT8", "[128, 0]", "value 0 is 128, expected an integer from -128 to 127 (INT8)"),
+            ("UINT16", "[65536]", "value 0 is 65536"),
+            ("INT32", "[1.0]", "value 0 is 1.0, expected an integer from"),
+            ("INT64", "[9223372036854775808]", "value 0 is 9223372036854775808"),
+            ("FP32", "[1e39]", "value 0 is 1e39, expected a number within the range of FP32"),
+            ("FP32", "[true]", "value 0 is true"),
+            ("BOOL", "[1]", "value 0 is 1, expected true or false"),
+            ("FP64", "[[0], [\"a\"]]", "value 1 is a string, expected a number"),
+            ("FP64", "[null]", "value 0 is null"),
+            ("FP64", "[{}]", "value 0 is an object"),
+        ] {
+            let error = values(datatype, &[2], json).unwrap_err().to_string();
+            assert!(error.contains(expected), "{datatype} {json}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_values_must_be_that_of_the_shape() {
+        let error = values("INT8", &[3], "[1, 2]").unwrap_err().to_string();
+        assert_eq!(error, "shape [3] holds 3 values, data has 2");
+        assert!(values("INT8", &[1], "[1, 2]").is_err());
+        assert!(values("INT8", &[0], "[]").unwrap().is_empty());
+    }
+
+    #[test]
+    fn outputs_are_written_flat() {
+        let written = |tensor: &Tensor| serde_json::to_string(&JsonData::new(tensor).unwrap());
+        let floats = Tensor::from_f32(&[2, 2], &[0.1, 1.0, f32::NAN, f32::INFINITY]).unwrap();
+        assert_eq!(written(&floats).unwrap(), "[0.1,1.0,null,null]");
+        let integers = Tensor::from_i64(&[2], &[i64::MIN, 7]).unwrap();
+        assert_eq!(written(&integers).unwrap(), "[-9223372036854775808,7]");
+        let bools = Tensor::copied(DType::Bool, &[2], &[1, 0]).unwrap();
+        assert_eq!(written(&bools).unwrap(), "[true,false]");
+        let strings = Tensor::from_strings(&[1], vec!["é\"".into()]).unwrap();
+        assert_eq!(written(&strings).unwrap(), "[\"é\\\"\"]");
+    }
+
+    #[test]
+    fn what_json_can_not_hold_is_refused() {
+        let half = Tensor::copied(DType::F16, &[1], &[0, 0]).unwrap();
+        assert!(JsonData::new(&half).is_err());
+        let bytes = Tensor::from_strings(&[1], vec![vec![0xff]]).unwrap();
+        assert!(JsonData::new(&bytes).is_err());
+    }
+}

@@ -1,0 +1,224 @@
+//! The JSON of a request for inference, read and checked.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Number, Value};
+use tessera_core::{Error, Result};
+
+use crate::protocol::{InputHeader, Parameter, Parameters, Wanted, check_names};
+use crate::shared_memory::Place;
+
+/// A request as it is written.
+#[derive(Debug, Deserialize)]
+pub(super) struct RequestBody<'a> {
+    id: Option<String>,
+    parameters: Option<Map<String, Value>>,
+    #[serde(borrow)]
+    inputs: Option<Vec<InputBody<'a>>>,
+    outputs: Option<Vec<OutputBody>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct InputBody<'a> {
+    name: Option<String>,
+    datatype: Option<String>,
+    shape: Option<Vec<Number>>,
+    parameters: Option<Map<String, Value>>,
+    /// Left as text until dtype and shape are known, which may be written after it.
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Deserialize)]
+struct OutputBody {
+    name: Option<String>,
+    parameters: Option<Map<String, Value>>,
+}
+
+/// A request that makes sense, as far as it was read.
+pub(super) struct InferRequest<'a> {
+    pub(super) id: String,
+    pub(super) parameters: Parameters,
+    pub(super) inputs: Vec<(InputHeader, Content<'a>)>,
+    pub(super) wanted: Vec<Wanted>,
+}
+
+/// Where the data of an input is.
+pub(super) enum Content<'a> {
+    /// In the JSON.
+    Json(&'a RawValue),
+    /// After the JSON, with as many bytes.
+    Binary(usize),
+    /// In shared memory.
+    Shared(Place),
+}
+
+impl<'a> RequestBody<'a> {
+    /// Reads the JSON. `has_length` says whether the client told where it ends.
+    pub(super) fn parse(json: &'a [u8], has_length: bool) -> Result<Self> {
+        serde_json::from_slice(json).map_err(|error| {
+            let hint = if has_length {
+                ""
+            } else {
+                "; binary tensors after the JSON need the header Inference-Header-Content-Length"
+            };
+            Error::invalid(format!("the request is not the JSON of an inference: {error}{hint}"))
+        })
+    }
+
+    /// The client's name for the request; empty where it gave none.
+    pub(super) fn id(&self) -> &str {
+        self.id.as_deref().unwrap_or_default()
+    }
+
+    /// Checks what was read.
+    pub(super) fn check(self) -> Result<InferRequest<'a>> {
+        let parameters = parameters(self.parameters);
+        parameters.refuse_sequences()?;
+        let inputs = self.inputs.ok_or_else(|| Error::invalid("the request has no \"inputs\""))?;
+        let inputs: Vec<_> = inputs
+            .into_iter()
+            .enumerate()
+            .map(|(index, input)| input.check(index))
+            .collect::<Result<_>>()?;
+        check_names(inputs.iter().map(|(header, _)| header.name.as_str()))?;
+        let wanted = self.outputs.unwrap_or_default().into_iter().enumerate();
+        let wanted = wanted.map(|(index, output)| output.check(index)).collect::<Result<_>>()?;
+        Ok(InferRequest { id: self.id.unwrap_or_default(), parameters, inputs, wanted })
+    }
+}
+
+impl<'a> InputBody<'a> {
+    fn check(self, index: usize) -> Result<(InputHeader, Content<'a>)> {
+        let name = self
+            .name
+            .ok_or_else(|| Error::invalid(format!("input {index} of the request has no name")))?;
+        let missing = |what: &str| Error::invalid(format!("input \"{name}\" has no {what}"));
+        let datatype = self.datatype.ok_or_else(|| missing("datatype"))?;
+        let shape = self.shape.ok_or_else(|| missing("shape"))?;
+        let sizes = shape
+            .iter()
+            .map(|size| {
+                size.as_i64().ok_or_else(|| {
+                    Error::invalid(format!(
+                        "input \"{name}\": shape has the size {size}, expected an integer of 0 \
+                         or more"
+                    ))
+                })
+            })
+            .collect::<Result<Vec<i64>>>()?;
+        let header = InputHeader::new(name, &datatype, &sizes)?;
+        let content = content(&header, &parameters(self.parameters), self.data)
+            .map_err(|error| header.blame(error))?;
+        Ok((header, content))
+    }
+}
+
+impl OutputBody {
+    fn check(self, index: usize) -> Result<Wanted> {
+        let name = self
+            .name
+            .ok_or_else(|| Error::invalid(format!("output {index} of the request has no name")))?;
+        Wanted::new(name, &parameters(self.parameters))
+    }
+}
+
+/// Where the data of an input is, which must be exactly one place.
+fn content<'a>(
+    header: &InputHeader,
+    parameters: &Parameters,
+    data: Option<&'a RawValue>,
+) -> Result<Content<'a>> {
+    let binary = parameters.size("binary_data_size")?;
+    match (data, binary, parameters.place()?) {
+        (Some(data), None, None) => Ok(Content::Json(data)),
+        (None, Some(size), None) => {
+            let size = usize::try_from(size).unwrap_or(usize::MAX);
+            header.check_bytes(size)?;
+            Ok(Content::Binary(size))
+        }
+        (None, None, Some(place)) => Ok(Content::Shared(place)),
+        (None, None, None) => Err(Error::invalid(
+            "has no data, expected one of \"data\", \"binary_data_size\" and \
+             \"shared_memory_region\"",
+        )),
+        _ => Err(Error::invalid(
+            "has its data in more than one place, expected one of \"data\", \
+             \"binary_data_size\" and \"shared_memory_region\"",
+        )),
+    }
+}
+
+/// Parameters as JSON has them; those that are null are not there.
+pub(super) fn parameters(map: Option<Map<String, Value>>) -> Parameters {
+    map.unwrap_or_default()
+        .into_iter()
+        .filter_map(|(name, value)| {
+            let parameter = match value {
+                Value::Null => return None,
+                Value::Bool(flag) => Parameter::Bool(flag),
+                Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+                    (Some(integer), _) => Parameter::Integer(integer.into()),
+                    (None, Some(integer)) => Parameter::Integer(integer.into()),
+                    (None, None) => Parameter::Float(number.as_f64().unwrap_or(f64::NAN)),
+                },
+                Value::String(text) => Parameter::String(text),
+                Value::Array(_) | Value::Object(_) => Parameter::Other,
+            };
+            Some((name, parameter))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(json: &str) -> String {
+        let checked = RequestBody::parse(json.as_bytes(), false).and_then(RequestBody::check);
+        checked.err().unwrap().to_string()
+    }
+
+    #[test]
+    fn a_request_may_leave_out_or_nullify_what_is_optional() {
+        let json = r#"{"id": null, "parameters": null, "outputs": null, "model_name": "t",
+            "inputs": [{"name": "x", "shape": [1], "datatype": "INT8", "data": [1],
+                        "parameters": {"binary_data_size": null, "mine": [1]}}]}"#;
+        let request = RequestBody::parse(json.as_bytes(), false).unwrap().check().unwrap();
+        assert_eq!(request.id, "");
+        assert!(matches!(request.inputs[0].1, Content::Json(_)));
+        assert!(request.wanted.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_json_is_refused_with_its_position() {
+        assert!(refusal("{\"inputs\": [}").contains("line 1 column 13"));
+        assert!(refusal("").contains("EOF"));
+        assert!(refusal("[]").contains("line 1"));
+    }
+
+    #[test]
+    fn each_part_that_is_missing_is_named() {
+        assert_eq!(refusal("{}"), "the request has no \"inputs\"");
+        for (input, expected) in [
+            ("{}", "input 0 of the request has no name"),
+            (r#"{"name": "x", "shape": [1]}"#, "input \"x\" has no datatype"),
+            (r#"{"name": "x", "datatype": "INT8"}"#, "input \"x\" has no shape"),
+            (r#"{"name": "x", "datatype": "INT8", "shape": [1.5]}"#, "the size 1.5"),
+            (r#"{"name": "x", "datatype": "INT8", "shape": [1]}"#, "has no data"),
+            (
+                r#"{"name": "x", "datatype": "INT8", "shape": [1], "data": [1],
+                    "parameters": {"binary_data_size": 1}}"#,
+                "more than one place",
+            ),
+            (
+                r#"{"name": "x", "datatype": "INT8", "shape": [3],
+                    "parameters": {"binary_data_size": 2}}"#,
+                "i8[3] needs 3 bytes, got 2",
+            ),
+        ] {
+            let error = refusal(&format!("{{\"inputs\": [{input}]}}"));
+            assert!(error.contains(expected), "{input}: {error}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! What clients talk to: the Open Inference Protocol over HTTP and gRPC, and the dispatcher that takes
+//! requests to blocks.
+
+#![forbid(unsafe_code)]
+
+mod dispatcher;
+mod front_end;
+mod grpc;
+mod http;
+mod protocol;
+mod service;
+mod shared_memory;
+mod status;
+
+pub use dispatcher::{
+    Dispatcher, DispatcherOptions, Ended, EndedAs, MakeMemory, Observer, TaskEntry, UnitEntry,
+};
+pub use front_end::FrontEndOptions;
+pub use grpc::{GrpcFrontEnd, generated as inference, grpc_service};
+pub use http::router as http_router;
+pub use service::{
+    Answer, Answering, Refusal, Request, Service, Spent, TaskInfo, TaskState, TaskStatistics,
+};
+pub use shared_memory::SharedMemory as SharedRegions;

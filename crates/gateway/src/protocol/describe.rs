@@ -1,0 +1,238 @@
+//! What clients are told of the server and of tasks: metadata, configuration, statistics, index.
+
+use serde::Serialize;
+use tessera_core::{Dim, Result};
+use tessera_graph::Port;
+
+use super::datatype::{config_datatype, datatype_name};
+use crate::service::{Service, TaskInfo, TaskState, TaskStatistics};
+
+/// The server's name.
+pub(crate) const SERVER_NAME: &str = "tessera";
+/// The server's version.
+pub(crate) const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What runs a task: platform and back end of its configuration.
+pub(crate) const PLATFORM: &str = "tessera";
+/// The extensions of the protocol that are there, by the names that clients look for.
+pub(crate) const EXTENSIONS: &[&str] = &[
+    "classification",
+    "model_repository",
+    "model_configuration",
+    "system_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+];
+
+/// What a client must know to call a task.
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelMetadata {
+    pub(crate) name: String,
+    pub(crate) versions: Vec<String>,
+    pub(crate) platform: &'static str,
+    pub(crate) inputs: Vec<TensorMetadata>,
+    pub(crate) outputs: Vec<TensorMetadata>,
+}
+
+/// What a client must know of an input or an output.
+#[derive(Debug, Serialize)]
+pub(crate) struct TensorMetadata {
+    pub(crate) name: String,
+    pub(crate) datatype: &'static str,
+    pub(crate) shape: Vec<i64>,
+}
+
+/// The configuration of a task, as Triton's clients read it.
+#[derive(Debug)]
+pub(crate) struct ModelConfig {
+    pub(crate) name: String,
+    pub(crate) max_batch_size: i32,
+    pub(crate) input: Vec<ConfigTensor>,
+    pub(crate) output: Vec<ConfigTensor>,
+    /// The batch that is waited for and the microseconds it is waited for, where requests are
+    /// put together.
+    pub(crate) batching: Option<(i32, u64)>,
+}
+
+/// An input or an output in a configuration.
+#[derive(Debug)]
+pub(crate) struct ConfigTensor {
+    pub(crate) name: String,
+    /// The element type: its number over gRPC, its name over HTTP.
+    pub(crate) data_type: (i32, &'static str),
+    /// Without the dimension of the batch.
+    pub(crate) dims: Vec<i64>,
+}
+
+/// A line of the repository's index.
+#[derive(Debug, Serialize)]
+pub(crate) struct IndexEntry {
+    pub(crate) name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) version: String,
+    pub(crate) state: &'static str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) reason: String,
+}
+
+/// The metadata of a task.
+pub(crate) fn model_metadata(task: TaskInfo) -> Result<ModelMetadata> {
+    let batched = task.max_batch_size > 0;
+    let tensors = |kind: &str, ports: &[Port]| -> Result<Vec<TensorMetadata>> {
+        ports
+            .iter()
+            .map(|port| {
+                let datatype = datatype_name(port.tensor_type.dtype)
+                    .map_err(|error| error.within(format_args!("{kind} \"{}\"", port.name)))?;
+                let mut shape = sizes(port, batched);
+                if let (true, Some(first)) = (batched, shape.first_mut()) {
+                    *first = -1;
+                }
+                Ok(TensorMetadata { name: port.name.clone(), datatype, shape })
+            })
+            .collect()
+    };
+    Ok(ModelMetadata {
+        inputs: tensors("input", &task.inputs)?,
+        outputs: tensors("output", &task.outputs)?,
+        name: task.name,
+        versions: vec![task.version],
+        platform: PLATFORM,
+    })
+}
+
+/// The configuration of a task.
+pub(crate) fn model_config(task: TaskInfo) -> Result<ModelConfig> {
+    let batched = task.max_batch_size > 0;
+    let tensors = |kind: &str, ports: &[Port]| -> Result<Vec<ConfigTensor>> {
+        ports
+            .iter()
+            .map(|port| {
+                let data_type = config_datatype(port.tensor_type.dtype)
+                    .map_err(|error| error.within(format_args!("{kind} \"{}\"", port.name)))?;
+                let dims = sizes(port, batched).into_iter().skip(usize::from(batched)).collect();
+                Ok(ConfigTensor { name: port.name.clone(), data_type, dims })
+            })
+            .collect()
+    };
+    Ok(ModelConfig {
+        input: tensors("input", &task.inputs)?,
+        output: tensors("output", &task.outputs)?,
+        name: task.name,
+        max_batch_size: clamped(task.max_batch_size),
+        batching: task.batching.map(|(rows, delay)| {
+            (clamped(rows), u64::try_from(delay.as_micros()).unwrap_or(u64::MAX))
+        }),
+    })
+}
+
+/// What a task did, or every task that is loaded for the empty name.
+pub(crate) fn statistics(
+    service: &dyn Service,
+    name: &str,
+    version: &str,
+) -> Result<Vec<(TaskInfo, TaskStatistics)>> {
+    if !name.is_empty() {
+        let task = service.task(name, version)?;
+        let statistics = service.statistics(name)?;
+        return Ok(vec![(task, statistics)]);
+    }
+    let loaded = service.tasks().into_iter().filter(|task| task.state == TaskState::Ready);
+    // A task may go while we ask; the others are told all the same.
+    Ok(loaded
+        .filter_map(|task| {
+            let statistics = service.statistics(&task.name).ok()?;
+            Some((task, statistics))
+        })
+        .collect())
+}
+
+/// Whether a task answers; one that is not there does not.
+pub(crate) fn is_task_ready(service: &dyn Service, name: &str, version: &str) -> bool {
+    service.task(name, version).is_ok_and(|task| task.state == TaskState::Ready)
+}
+
+/// Every task there is, or those that answer.
+pub(crate) fn index(service: &dyn Service, only_ready: bool) -> Vec<IndexEntry> {
+    let tasks = service.tasks().into_iter();
+    tasks
+        .filter(|task| !only_ready || task.state == TaskState::Ready)
+        .map(|task| {
+            let (state, reason) = match task.state {
+                TaskState::Ready => ("READY", String::new()),
+                TaskState::Loading => ("LOADING", String::new()),
+                TaskState::Unavailable(reason) => ("UNAVAILABLE", reason),
+            };
+            IndexEntry { name: task.name, version: task.version, state, reason }
+        })
+        .collect()
+}
+
+/// The sizes of a port's dimensions, -1 for those that are not fixed. Of an unknown rank the
+/// protocol knows nothing: it is told as one open dimension beside that of the batch.
+fn sizes(port: &Port, batched: bool) -> Vec<i64> {
+    let size = |dim: &Dim| dim.fixed().and_then(|size| i64::try_from(size).ok()).unwrap_or(-1);
+    match &port.tensor_type.dims {
+        Some(dims) => dims.iter().map(size).collect(),
+        None => vec![-1; 1 + usize::from(batched)],
+    }
+}
+
+fn clamped(size: usize) -> i32 {
+    i32::try_from(size).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tessera_core::{DType, ErrorKind, TensorType};
+
+    use super::*;
+
+    fn task(max_batch_size: usize, dtype: DType) -> TaskInfo {
+        let dims = vec![Dim::Symbol("n".into()), Dim::Fixed(3), Dim::Unknown];
+        let tensor_type = TensorType::new(dtype, dims);
+        TaskInfo {
+            name: "t".into(),
+            version: "1".into(),
+            state: TaskState::Ready,
+            inputs: vec![Port { name: "x".into(), tensor_type }],
+            outputs: vec![Port {
+                name: "y".into(),
+                tensor_type: TensorType::of_any_shape(DType::String),
+            }],
+            max_batch_size,
+            batching: Some((8, Duration::from_millis(2))),
+        }
+    }
+
+    #[test]
+    fn the_dimension_of_the_batch_is_in_the_metadata_and_not_in_the_configuration() {
+        let metadata = model_metadata(task(8, DType::F32)).unwrap();
+        assert_eq!(metadata.inputs[0].shape, [-1, 3, -1]);
+        assert_eq!(metadata.outputs[0].shape, [-1, -1]);
+        let config = model_config(task(8, DType::F32)).unwrap();
+        assert_eq!(config.input[0].dims, [3, -1]);
+        assert_eq!(config.output[0].dims, [-1]);
+        assert_eq!(config.batching, Some((8, 2000)));
+    }
+
+    #[test]
+    fn without_a_batch_both_have_every_dimension() {
+        let metadata = model_metadata(task(0, DType::I8)).unwrap();
+        assert_eq!(metadata.inputs[0].shape, [-1, 3, -1]);
+        assert_eq!(metadata.outputs[0].shape, [-1]);
+        let config = model_config(task(0, DType::I8)).unwrap();
+        assert_eq!(config.input[0].dims, [-1, 3, -1]);
+        assert_eq!(config.input[0].data_type, (6, "TYPE_INT8"));
+        assert_eq!(config.output[0].data_type, (13, "TYPE_STRING"));
+    }
+
+    #[test]
+    fn a_dtype_that_the_protocol_does_not_know_names_the_input() {
+        let error = model_metadata(task(0, DType::I4)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().starts_with("input \"x\": "), "{error}");
+    }
+}

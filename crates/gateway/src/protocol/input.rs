@@ -1,0 +1,143 @@
+//! An input as a request announces it, and the tensor that is made of its bytes.
+
+use std::collections::HashSet;
+
+use tessera_core::{DType, Error, Result, Tensor, TensorMut, element_count};
+
+use super::datatype::parse_datatype;
+use super::raw::decode_strings;
+use crate::service::Service;
+
+/// Name, dtype and shape of an input, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct InputHeader {
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Vec<usize>,
+}
+
+impl InputHeader {
+    /// Checks what a request says of an input.
+    pub(crate) fn new(name: String, datatype: &str, shape: &[i64]) -> Result<Self> {
+        let blame = |error: Error| error.within(format_args!("input \"{name}\""));
+        let dtype = parse_datatype(datatype).map_err(blame)?;
+        let sizes: Option<Vec<usize>> =
+            shape.iter().map(|&size| usize::try_from(size).ok()).collect();
+        let Some(sizes) = sizes else {
+            return Err(blame(Error::invalid(format!(
+                "shape {shape:?} has a negative size, expected 0 or more"
+            ))));
+        };
+        let count = element_count(&sizes).filter(|&count| {
+            // The bytes of strings are not known yet.
+            dtype == DType::String || dtype.bytes(count).is_some()
+        });
+        if count.is_none() {
+            return Err(blame(Error::invalid(format!("shape {shape:?} is too large"))));
+        }
+        Ok(Self { name, dtype, shape: sizes })
+    }
+
+    /// Number of elements.
+    pub(crate) fn count(&self) -> usize {
+        element_count(&self.shape).unwrap_or(usize::MAX)
+    }
+
+    /// Bytes of the tensor; `None` for strings.
+    pub(crate) fn byte_len(&self) -> Option<usize> {
+        self.dtype.bytes(self.count())
+    }
+
+    /// The error, told as one of this input.
+    pub(crate) fn blame(&self, error: Error) -> Error {
+        error.within(format_args!("input \"{}\"", self.name))
+    }
+
+    /// Refuses a number of bytes that is not that of the shape.
+    pub(crate) fn check_bytes(&self, got: usize) -> Result<()> {
+        match self.byte_len() {
+            Some(needed) if needed != got => Err(Error::invalid(format!(
+                "{} needs {needed} bytes, got {got}",
+                tessera_core::display_shape(self.dtype, &self.shape)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Memory for the tensor, to be filled.
+    pub(crate) fn memory(&self, service: &dyn Service) -> Result<TensorMut> {
+        service.memory(self.dtype, &self.shape)
+    }
+
+    /// A tensor in the service's memory that `fill` has written.
+    pub(crate) fn filled(
+        &self,
+        service: &dyn Service,
+        fill: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<Tensor> {
+        let mut tensor = self.memory(service)?;
+        fill(writable(&mut tensor)?)?;
+        Ok(tensor.freeze())
+    }
+
+    /// The tensor with a copy of these bytes, as the protocol sends them.
+    pub(crate) fn with_bytes(&self, service: &dyn Service, bytes: &[u8]) -> Result<Tensor> {
+        if self.dtype == DType::String {
+            return Tensor::from_strings(&self.shape, decode_strings(bytes, self.count())?);
+        }
+        self.check_bytes(bytes.len())?;
+        self.filled(service, |target| {
+            target.copy_from_slice(bytes);
+            Ok(())
+        })
+    }
+}
+
+/// The bytes of a tensor that the service gave us to write.
+pub(crate) fn writable(tensor: &mut TensorMut) -> Result<&mut [u8]> {
+    tensor.bytes_mut().ok_or_else(|| Error::engine("memory for inputs is not writable"))
+}
+
+/// Refuses a name that two inputs have.
+pub(crate) fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(Error::invalid(format!("input \"{name}\" is there twice")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(datatype: &str, shape: &[i64]) -> String {
+        InputHeader::new("x".into(), datatype, shape).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn shapes_and_datatypes_are_checked_and_the_input_named() {
+        assert!(refusal("FP32", &[1, -1]).starts_with("input \"x\": shape [1, -1] has a negative"));
+        assert!(refusal("FP32", &[i64::MAX, 2]).ends_with("is too large"));
+        assert!(refusal("FP64", &[1 << 60, 2]).ends_with("is too large"));
+        assert!(refusal("FLOAT", &[1]).starts_with("input \"x\": unknown datatype \"FLOAT\""));
+        assert_eq!(InputHeader::new("x".into(), "FP32", &[]).unwrap().byte_len(), Some(4));
+        assert_eq!(InputHeader::new("x".into(), "BYTES", &[3]).unwrap().byte_len(), None);
+    }
+
+    #[test]
+    fn wrong_byte_counts_are_refused_with_both() {
+        let header = InputHeader::new("x".into(), "INT32", &[2, 3]).unwrap();
+        let error = header.check_bytes(20).unwrap_err().to_string();
+        assert_eq!(error, "i32[2,3] needs 24 bytes, got 20");
+        header.check_bytes(24).unwrap();
+    }
+
+    #[test]
+    fn a_name_may_be_there_once() {
+        check_names(["a", "b"]).unwrap();
+        assert!(check_names(["a", "b", "a"]).unwrap_err().to_string().contains("\"a\""));
+    }
+}

@@ -1,0 +1,242 @@
+//! A service without engines, and a client without sockets.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::http::{HeaderMap, Method, Request as HttpRequest, StatusCode};
+use serde_json::Value;
+use tessera_core::{DType, Dim, Error, Result, Tensor, TensorMut, TensorType};
+use tessera_gateway::{
+    Answer, Answering, FrontEndOptions, Refusal, Request, Service, Spent, TaskInfo, TaskState,
+    TaskStatistics, http_router as router,
+};
+use tessera_graph::Port;
+use tessera_tensormq::TraceContext;
+use tower::ServiceExt;
+
+/// What the service was asked beside the tensors.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) version: String,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) trace: Option<TraceContext>,
+}
+
+/// Answers `add` with the sum of its inputs, and every other task with its inputs.
+#[derive(Default)]
+pub(crate) struct Fake {
+    pub(crate) asked: Mutex<Vec<Asked>>,
+    pub(crate) loaded: Mutex<bool>,
+}
+
+fn port(name: &str, dtype: DType, dims: &[Option<usize>]) -> Port {
+    let dims = dims.iter().map(|dim| dim.map_or(Dim::Unknown, Dim::Fixed)).collect();
+    Port { name: name.into(), tensor_type: TensorType::new(dtype, dims) }
+}
+
+fn task(name: &str, inputs: Vec<Port>, outputs: Vec<Port>, max_batch_size: usize) -> TaskInfo {
+    TaskInfo {
+        name: name.into(),
+        version: "1".into(),
+        state: TaskState::Ready,
+        inputs,
+        outputs,
+        max_batch_size,
+        batching: (max_batch_size > 0).then_some((max_batch_size, Duration::from_micros(500))),
+    }
+}
+
+impl Service for Fake {
+    fn tasks(&self) -> Vec<TaskInfo> {
+        let row = |name| port(name, DType::F32, &[None, Some(3)]);
+        let anything = |name| port(name, DType::I32, &[None]);
+        let echo = || vec![anything("x"), anything("y")];
+        let state = match *self.loaded.lock().unwrap() {
+            true => TaskState::Ready,
+            false => TaskState::Unavailable("unloaded".into()),
+        };
+        vec![
+            task("add", vec![row("a"), row("b")], vec![row("sum")], 8),
+            task("echo", echo(), echo(), 0),
+            task("a name/ü", echo(), echo(), 0),
+            task("one", vec![row("x")], vec![row("x")], 8),
+            TaskInfo { state, ..task("late", echo(), echo(), 0) },
+            TaskInfo { state: TaskState::Loading, ..task("loading", echo(), echo(), 0) },
+        ]
+    }
+
+    fn task(&self, name: &str, version: &str) -> Result<TaskInfo> {
+        let found = self.tasks().into_iter().find(|task| task.name == name);
+        let task = found.ok_or_else(|| Error::not_found(format!("there is no task \"{name}\"")))?;
+        if !version.is_empty() && version != task.version {
+            return Err(Error::not_found(format!("task \"{name}\" has no version \"{version}\"")));
+        }
+        Ok(task)
+    }
+
+    fn is_ready(&self) -> bool {
+        *self.loaded.lock().unwrap()
+    }
+
+    fn statistics(&self, name: &str) -> Result<TaskStatistics> {
+        self.task(name, "")?;
+        let success = Spent { count: 3, nanoseconds: 4500 };
+        Ok(TaskStatistics { inferences: 5, executions: 3, success, ..TaskStatistics::default() })
+    }
+
+    fn memory(&self, dtype: DType, shape: &[usize]) -> Result<TensorMut> {
+        TensorMut::zeroed(dtype, shape)
+    }
+
+    fn infer(&self, request: Request) -> Answering<'_, Result<Answer, Refusal>> {
+        let Request { task, version, id, inputs, timeout, trace } = request;
+        self.asked.lock().unwrap().push(Asked { version, timeout, trace });
+        Box::pin(async move {
+            let exit = |name: &str| Some(name.to_owned());
+            let (exits, degraded) = match id.as_str() {
+                "full" => {
+                    let retry_after = Some(Duration::from_millis(1500));
+                    return Err(Refusal { error: Error::full("no room"), retry_after });
+                }
+                "late" => return Err(Error::timed_out("too late").into()),
+                "exit" => (vec![exit("early"), exit("early")], None),
+                "exits" => (vec![exit("early"), None], Some("in a hurry".to_owned())),
+                _ => (Vec::new(), None),
+            };
+            let outputs = if task == "add" { vec![sum(&inputs)?] } else { inputs };
+            Ok(Answer { outputs, exits, degraded })
+        })
+    }
+
+    fn load<'a>(&'a self, name: &'a str) -> Answering<'a, Result<()>> {
+        Box::pin(async move {
+            self.task(name, "")?;
+            *self.loaded.lock().unwrap() = true;
+            Ok(())
+        })
+    }
+
+    fn unload<'a>(&'a self, name: &'a str) -> Answering<'a, Result<()>> {
+        Box::pin(async move {
+            self.task(name, "")?;
+            *self.loaded.lock().unwrap() = false;
+            Ok(())
+        })
+    }
+}
+
+fn sum(inputs: &[(String, Tensor)]) -> Result<(String, Tensor)> {
+    let [(_, a), (_, b)] = inputs else {
+        return Err(Error::invalid("add takes two inputs"));
+    };
+    let values = |tensor: &Tensor| tensor.to_f64().unwrap_or_default();
+    let sums: Vec<f32> = values(a).iter().zip(values(b)).map(|(x, y)| (x + y) as f32).collect();
+    Ok(("sum".into(), Tensor::from_f32(a.shape(), &sums)?))
+}
+
+/// A server whose handlers are called and not connected to.
+pub(crate) struct Server {
+    pub(crate) fake: Arc<Fake>,
+    router: Router,
+}
+
+/// A response that was read to its end.
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        Self::with(FrontEndOptions::default())
+    }
+
+    pub(crate) fn with(options: FrontEndOptions) -> Self {
+        let fake = Arc::new(Fake::default());
+        let service: Arc<dyn Service> = Arc::<Fake>::clone(&fake);
+        Self { fake, router: router(service, options) }
+    }
+
+    pub(crate) async fn send(&self, request: HttpRequest<Body>) -> Reply {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = to_bytes(body, usize::MAX).await.unwrap();
+        Reply { status: parts.status, headers: parts.headers, body }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Reply {
+        self.call(Method::GET, path, &[], Vec::new()).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: impl Into<Vec<u8>>) -> Reply {
+        self.call(Method::POST, path, &[], body.into()).await
+    }
+
+    /// Sends a request for inference as JSON.
+    pub(crate) async fn infer(&self, task: &str, request: &Value) -> Reply {
+        self.post(&format!("/v2/models/{task}/infer"), request.to_string()).await
+    }
+
+    /// Sends a request for inference with bytes after its JSON.
+    pub(crate) async fn infer_binary(
+        &self,
+        task: &str,
+        request: &Value,
+        tensors: &[&[u8]],
+    ) -> Reply {
+        let mut body = request.to_string().into_bytes();
+        let len = body.len().to_string();
+        for tensor in tensors {
+            body.extend_from_slice(tensor);
+        }
+        let headers = [("Inference-Header-Content-Length", len.as_str())];
+        self.call(Method::POST, &format!("/v2/models/{task}/infer"), &headers, body).await
+    }
+
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Reply {
+        let mut request = HttpRequest::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.send(request.body(Body::from(body)).unwrap()).await
+    }
+}
+
+impl Reply {
+    pub(crate) fn json(&self) -> Value {
+        let text = String::from_utf8_lossy(&self.body);
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    /// The JSON and the bytes after it.
+    pub(crate) fn split(&self) -> (Value, &[u8]) {
+        let len = self.header("inference-header-content-length").parse().unwrap();
+        let (json, tensors) = self.body.split_at(len);
+        (serde_json::from_slice(json).unwrap(), tensors)
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
+    }
+
+    /// What is wrong; panics where nothing is.
+    pub(crate) fn error(&self) -> String {
+        assert!(!self.status.is_success(), "{}", String::from_utf8_lossy(&self.body));
+        assert_eq!(self.header("content-type"), "application/json");
+        self.json()["error"].as_str().unwrap().to_owned()
+    }
+}
+
+/// The bytes of `f32` values.
+pub(crate) fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}

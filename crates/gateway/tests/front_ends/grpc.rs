@@ -1,0 +1,275 @@
+//! The same over gRPC, through a socket.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tessera_gateway::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
+use tessera_gateway::inference::infer_parameter::ParameterChoice;
+use tessera_gateway::inference::model_config::SchedulingChoice;
+use tessera_gateway::inference::model_infer_request::{
+    InferInputTensor, InferRequestedOutputTensor,
+};
+use tessera_gateway::inference::{
+    CudaSharedMemoryStatusRequest, CudaSharedMemoryUnregisterRequest, InferParameter,
+    InferTensorContents, LogSettingsRequest, ModelConfigRequest, ModelInferRequest,
+    ModelMetadataRequest, ModelReadyRequest, ModelStatisticsRequest, RepositoryIndexRequest,
+    RepositoryModelLoadRequest, RepositoryModelUnloadRequest, ServerLiveRequest,
+    ServerMetadataRequest, ServerReadyRequest, SystemSharedMemoryRegisterRequest,
+    SystemSharedMemoryStatusRequest, SystemSharedMemoryUnregisterRequest,
+};
+use tessera_gateway::{FrontEndOptions, Service, grpc_service};
+use tokio::net::TcpListener;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Server};
+use tonic::{Code, Request, Status};
+
+use crate::fake::{Fake, f32_bytes};
+use crate::shared_memory::SharedFile;
+
+type Client = GrpcInferenceServiceClient<Channel>;
+
+async fn connect() -> (Client, Arc<Fake>) {
+    let fake = Arc::new(Fake::default());
+    let service: Arc<dyn Service> = Arc::<Fake>::clone(&fake);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::builder()
+        .add_service(grpc_service(service, FrontEndOptions::default()))
+        .serve_with_incoming(TcpIncoming::from(listener));
+    tokio::spawn(server);
+    (Client::connect(format!("http://{address}")).await.unwrap(), fake)
+}
+
+fn text(value: &str) -> InferParameter {
+    InferParameter { parameter_choice: Some(ParameterChoice::StringParam(value.into())) }
+}
+
+fn number(value: i64) -> InferParameter {
+    InferParameter { parameter_choice: Some(ParameterChoice::Int64Param(value)) }
+}
+
+fn place(offset: i64, byte_size: i64) -> HashMap<String, InferParameter> {
+    HashMap::from([
+        ("shared_memory_region".to_owned(), text("r")),
+        ("shared_memory_offset".to_owned(), number(offset)),
+        ("shared_memory_byte_size".to_owned(), number(byte_size)),
+    ])
+}
+
+fn row(name: &str) -> InferInputTensor {
+    InferInputTensor {
+        name: name.into(),
+        datatype: "FP32".into(),
+        shape: vec![1, 3],
+        ..InferInputTensor::default()
+    }
+}
+
+fn add(id: &str) -> ModelInferRequest {
+    ModelInferRequest {
+        model_name: "add".into(),
+        id: id.into(),
+        inputs: vec![row("a"), row("b")],
+        raw_input_contents: vec![
+            f32_bytes(&[1., 2., 3.]).into(),
+            f32_bytes(&[10., 20., 30.]).into(),
+        ],
+        ..ModelInferRequest::default()
+    }
+}
+
+async fn refused(client: &mut Client, request: ModelInferRequest) -> Status {
+    client.model_infer(request).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn the_server_and_its_tasks_are_described() {
+    let (mut client, _) = connect().await;
+    assert!(client.server_live(ServerLiveRequest {}).await.unwrap().into_inner().live);
+    assert!(!client.server_ready(ServerReadyRequest {}).await.unwrap().into_inner().ready);
+    let metadata = client.server_metadata(ServerMetadataRequest {}).await.unwrap().into_inner();
+    assert_eq!(metadata.name, "tessera");
+
+    let asked = ModelMetadataRequest { name: "add".into(), version: String::new() };
+    let metadata = client.model_metadata(asked).await.unwrap().into_inner();
+    assert_eq!(metadata.inputs[0].shape, [-1, 3]);
+    assert_eq!(metadata.outputs[0].datatype, "FP32");
+
+    let asked = ModelConfigRequest { name: "add".into(), version: "1".into() };
+    let config = client.model_config(asked).await.unwrap().into_inner().config.unwrap();
+    assert_eq!((config.max_batch_size, config.input[0].data_type), (8, 11));
+    assert_eq!(config.input[0].dims, [3]);
+    let Some(SchedulingChoice::DynamicBatching(batching)) = config.scheduling_choice else {
+        panic!("requests of this task are put together");
+    };
+    assert_eq!(batching.max_queue_delay_microseconds, 500);
+
+    let asked = ModelStatisticsRequest { name: "add".into(), version: String::new() };
+    let told = client.model_statistics(asked).await.unwrap().into_inner();
+    assert_eq!(told.model_stats[0].inference_count, 5);
+    let unknown = ModelMetadataRequest { name: "nobody".into(), version: String::new() };
+    assert_eq!(client.model_metadata(unknown).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(
+        client.log_settings(LogSettingsRequest::default()).await.unwrap_err().code(),
+        Code::Unimplemented
+    );
+}
+
+#[tokio::test]
+async fn models_are_loaded_and_unloaded() {
+    let (mut client, _) = connect().await;
+    let ready = || ModelReadyRequest { name: "late".into(), version: String::new() };
+    assert!(!client.model_ready(ready()).await.unwrap().into_inner().ready);
+    let load = RepositoryModelLoadRequest { model_name: "late".into(), ..Default::default() };
+    client.repository_model_load(load).await.unwrap();
+    assert!(client.model_ready(ready()).await.unwrap().into_inner().ready);
+    let unload = RepositoryModelUnloadRequest { model_name: "late".into(), ..Default::default() };
+    client.repository_model_unload(unload).await.unwrap();
+    let asked = RepositoryIndexRequest { ready: false, ..Default::default() };
+    let index = client.repository_index(asked).await.unwrap().into_inner();
+    let late = index.models.iter().find(|model| model.name == "late").unwrap();
+    assert_eq!((late.state.as_str(), late.reason.as_str()), ("UNAVAILABLE", "unloaded"));
+}
+
+#[tokio::test]
+async fn raw_inputs_are_answered_with_raw_outputs() {
+    let (mut client, fake) = connect().await;
+    let mut request = Request::new(add("7"));
+    request.set_timeout(Duration::from_secs(5));
+    let answer = client.model_infer(request).await.unwrap().into_inner();
+    assert_eq!((answer.id.as_str(), answer.model_version.as_str()), ("7", "1"));
+    assert_eq!(answer.outputs[0].shape, [1, 3]);
+    assert_eq!(answer.raw_output_contents[0], f32_bytes(&[11., 22., 33.]));
+    let asked = fake.asked.lock().unwrap()[0].clone();
+    assert!(asked.timeout.is_some_and(|timeout| timeout <= Duration::from_secs(5)));
+}
+
+#[tokio::test]
+async fn typed_contents_are_read_and_checked() {
+    let (mut client, _) = connect().await;
+    let input = |datatype: &str, contents: InferTensorContents| ModelInferRequest {
+        model_name: "echo".into(),
+        inputs: vec![InferInputTensor {
+            name: "x".into(),
+            datatype: datatype.into(),
+            shape: vec![2],
+            contents: Some(contents),
+            ..InferInputTensor::default()
+        }],
+        ..ModelInferRequest::default()
+    };
+    let small =
+        |values: Vec<i32>| InferTensorContents { int_contents: values, ..Default::default() };
+    let answer = client.model_infer(input("INT8", small(vec![-1, 2]))).await.unwrap().into_inner();
+    assert_eq!(answer.raw_output_contents[0], vec![255u8, 2]);
+    let strings =
+        InferTensorContents { bytes_contents: vec!["ab".into(), "c".into()], ..Default::default() };
+    let answer = client.model_infer(input("BYTES", strings)).await.unwrap().into_inner();
+    assert_eq!(answer.raw_output_contents[0], b"\x02\0\0\0ab\x01\0\0\0c".to_vec());
+
+    for (request, expected) in [
+        (input("INT8", small(vec![0, 128])), "input \"x\": value 1 is 128"),
+        (input("INT8", small(vec![0])), "contents has 1"),
+        (input("INT64", small(vec![0, 1])), "contents has 0"),
+        (input("FP16", small(vec![0, 1])), "raw_input_contents"),
+    ] {
+        let status = refused(&mut client, request).await;
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().contains(expected), "{}", status.message());
+    }
+}
+
+#[tokio::test]
+async fn bad_requests_say_what_is_wrong() {
+    let (mut client, _) = connect().await;
+    let mut short = add("");
+    short.raw_input_contents.pop();
+    let mut many = add("");
+    many.raw_input_contents.push(vec![0; 4].into());
+    let mut cut = add("");
+    cut.raw_input_contents[1] = vec![0; 11].into();
+    let mut twice = add("");
+    twice.inputs[1].name = "a".into();
+    let mut negative = add("");
+    negative.inputs[0].shape = vec![-1, 3];
+    let mut both = add("");
+    both.inputs[0].contents = Some(InferTensorContents::default());
+    let mut sequence = add("");
+    sequence.parameters.insert("sequence_id".into(), number(3));
+    let mut output = add("");
+    output.outputs =
+        vec![InferRequestedOutputTensor { name: "q".into(), parameters: HashMap::new() }];
+    for (request, expected) in [
+        (short, "input \"b\": has no data"),
+        (many, "raw_input_contents has 3 tensors"),
+        (cut, "input \"b\": f32[1,3] needs 12 bytes, got 11"),
+        (twice, "input \"a\" is there twice"),
+        (negative, "negative"),
+        (both, "beside raw_input_contents"),
+        (sequence, "sequence_id"),
+        (output, "has no output \"q\""),
+    ] {
+        let status = refused(&mut client, request).await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{expected}");
+        assert!(status.message().contains(expected), "{}", status.message());
+    }
+    let full = refused(&mut client, add("full")).await;
+    assert_eq!(full.code(), Code::Unavailable);
+    assert_eq!(full.metadata().get("retry-after").unwrap(), "2");
+    assert_eq!(refused(&mut client, add("late")).await.code(), Code::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn a_stream_is_answered_in_order_and_survives_errors() {
+    let (mut client, _) = connect().await;
+    let asked = ["1", "full", "exit", "4"];
+    let requests: Vec<ModelInferRequest> = asked.into_iter().map(add).collect();
+    let mut answers =
+        client.model_stream_infer(futures_util::stream::iter(requests)).await.unwrap().into_inner();
+    for id in asked {
+        let answer = answers.message().await.unwrap().unwrap();
+        let response = answer.infer_response.unwrap();
+        assert_eq!(response.id, id);
+        assert_eq!(answer.error_message, if id == "full" { "no room" } else { "" });
+        assert_eq!(response.parameters.contains_key("exit"), id == "exit");
+        assert!(response.parameters.contains_key("triton_final_response"));
+    }
+    assert!(answers.message().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn tensors_are_in_shared_memory() {
+    let (mut client, _) = connect().await;
+    let file = SharedFile::new("grpc", &f32_bytes(&[1., 2., 3., 10., 20., 30., 0., 0., 0.]));
+    let region = SystemSharedMemoryRegisterRequest {
+        name: "r".into(),
+        key: file.key.clone(),
+        offset: 0,
+        byte_size: 36,
+    };
+    client.system_shared_memory_register(region.clone()).await.unwrap();
+    let again = client.system_shared_memory_register(region).await.unwrap_err();
+    assert_eq!(again.code(), Code::InvalidArgument);
+    let asked = SystemSharedMemoryStatusRequest::default();
+    let told = client.system_shared_memory_status(asked).await.unwrap().into_inner();
+    assert_eq!(told.regions["r"].byte_size, 36);
+
+    let mut request = add("");
+    // One input in shared memory and one in the message.
+    request.inputs[0].parameters = place(12, 12);
+    request.raw_input_contents.remove(0);
+    request.outputs =
+        vec![InferRequestedOutputTensor { name: "sum".into(), parameters: place(24, 12) }];
+    let answer = client.model_infer(request).await.unwrap().into_inner();
+    assert!(answer.raw_output_contents[0].is_empty());
+    assert_eq!(answer.outputs[0].parameters["shared_memory_region"], text("r"));
+    assert_eq!(file.bytes()[24..], f32_bytes(&[20., 40., 60.]));
+
+    let all = SystemSharedMemoryUnregisterRequest::default();
+    client.system_shared_memory_unregister(all).await.unwrap();
+    let none = CudaSharedMemoryUnregisterRequest::default();
+    client.cuda_shared_memory_unregister(none).await.unwrap();
+    let cuda = CudaSharedMemoryStatusRequest::default();
+    assert!(client.cuda_shared_memory_status(cuda).await.unwrap().into_inner().regions.is_empty());
+}

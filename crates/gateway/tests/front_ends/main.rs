@@ -1,0 +1,10 @@
+//! The front ends as clients see them, over a service that answers by itself.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod bad_input;
+mod compression;
+mod fake;
+mod grpc;
+mod http;
+mod shared_memory;

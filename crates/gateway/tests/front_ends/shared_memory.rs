@@ -1,0 +1,121 @@
+//! Tensors in shared memory, over HTTP.
+
+use std::fs;
+use std::path::PathBuf;
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::fake::{Server, f32_bytes};
+
+/// A file in `/dev/shm` that goes away with its test.
+pub(crate) struct SharedFile {
+    pub(crate) key: String,
+    path: PathBuf,
+}
+
+impl SharedFile {
+    pub(crate) fn new(name: &str, bytes: &[u8]) -> Self {
+        let key = format!("/tessera-front-ends-{}-{name}", std::process::id());
+        let path = PathBuf::from("/dev/shm").join(&key[1..]);
+        fs::write(&path, bytes).unwrap();
+        Self { key, path }
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        fs::read(&self.path).unwrap()
+    }
+}
+
+impl Drop for SharedFile {
+    fn drop(&mut self) {
+        fs::remove_file(&self.path).unwrap();
+    }
+}
+
+fn register(file: &SharedFile, byte_size: u64) -> String {
+    json!({"key": file.key, "offset": 0, "byte_size": byte_size}).to_string()
+}
+
+const REGISTER: &str = "/v2/systemsharedmemory/region/r/register";
+
+fn add(b_size: u64, out_size: u64) -> Value {
+    let place = |offset: u64, byte_size: u64| {
+        json!({"shared_memory_region": "r", "shared_memory_offset": offset,
+               "shared_memory_byte_size": byte_size})
+    };
+    json!({
+        "inputs": [
+            {"name": "a", "datatype": "FP32", "shape": [1, 3], "parameters": place(0, 12)},
+            {"name": "b", "datatype": "FP32", "shape": [1, 3], "parameters": place(12, b_size)},
+        ],
+        "outputs": [{"name": "sum", "parameters": place(24, out_size)}],
+    })
+}
+
+#[tokio::test]
+async fn inputs_are_read_from_and_outputs_written_to_a_region() {
+    let server = Server::new();
+    let inputs = f32_bytes(&[1., 2., 3., 10., 20., 30., 0., 0., 0., 7.]);
+    let file = SharedFile::new("infer", &inputs);
+    assert_eq!(server.post(REGISTER, register(&file, 40)).await.status, StatusCode::OK);
+    let json = server.infer("add", &add(12, 16)).await.json();
+    let expected = json!({"shared_memory_region": "r", "shared_memory_byte_size": 12,
+                          "shared_memory_offset": 24});
+    assert_eq!(json["outputs"][0]["parameters"], expected);
+    assert!(json["outputs"][0].get("data").is_none());
+    assert_eq!(file.bytes()[24..], f32_bytes(&[11., 22., 33., 7.]));
+}
+
+#[tokio::test]
+async fn regions_are_registered_listed_and_forgotten() {
+    let server = Server::new();
+    let file = SharedFile::new("listed", &[0; 64]);
+    assert_eq!(server.post(REGISTER, register(&file, 64)).await.status, StatusCode::OK);
+    let expected = json!([{"name": "r", "key": file.key, "offset": 0, "byte_size": 64}]);
+    assert_eq!(server.get("/v2/systemsharedmemory/status").await.json(), expected);
+    assert_eq!(server.get("/v2/systemsharedmemory/region/r/status").await.json(), expected);
+
+    let again = server.post(REGISTER, register(&file, 64)).await;
+    assert_eq!(again.status, StatusCode::BAD_REQUEST);
+    assert_eq!(again.error(), "shared memory region 'r' already in manager");
+
+    for path in ["region/r/unregister", "region/r/unregister", "unregister"] {
+        let reply = server.post(&format!("/v2/systemsharedmemory/{path}"), "").await;
+        assert_eq!(reply.status, StatusCode::OK, "{path}");
+    }
+    assert_eq!(server.get("/v2/systemsharedmemory/status").await.json(), json!([]));
+    let gone = server.get("/v2/systemsharedmemory/region/r/status").await;
+    assert_eq!(gone.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn regions_that_are_not_there_or_too_small_are_refused() {
+    let server = Server::new();
+    let file = SharedFile::new("small", &[0; 32]);
+    for (body, expected) in [
+        (register(&file, 33), "has 32 bytes, asked for 33"),
+        (json!({"key": "/../etc/passwd", "byte_size": 1}).to_string(), "shared memory key"),
+        (json!({"key": "/tessera-nobody", "byte_size": 1}).to_string(), "can't open"),
+        (json!({"byte_size": 1}).to_string(), "has no key"),
+        (json!({"key": file.key}).to_string(), "has no byte_size"),
+        ("{".to_owned(), "line 1 column 1"),
+    ] {
+        let reply = server.post(REGISTER, body).await;
+        assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{expected}");
+        assert!(reply.error().contains(expected), "{}", reply.error());
+    }
+
+    let unknown = server.infer("add", &add(12, 12)).await;
+    assert!(unknown.error().contains("Unable to find system shared memory region: 'r'"));
+    server.post(REGISTER, register(&file, 32)).await;
+    for (b_size, out_size, expected) in [
+        (11, 12, "f32[1,3] needs 12 bytes, got 11"),
+        (12, 8, "8 bytes were set aside, the tensor has 12"),
+        (12, 12, "has 32 bytes, asked for 12 at offset 24"),
+    ] {
+        let reply = server.infer("add", &add(b_size, out_size)).await;
+        assert_eq!(reply.status, StatusCode::BAD_REQUEST);
+        assert!(reply.error().contains(expected), "{}", reply.error());
+    }
+}

@@ -1,0 +1,204 @@
+//! The report of a run.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::arrivals::Arrivals;
+use crate::latency::{self, Bin, Latency, Percentile};
+use crate::options::{Mode, Options};
+use crate::recorder::{Outcomes, Recorder};
+use crate::series::Second;
+use crate::target::Target;
+use crate::workload::Workload;
+use crate::{html, table};
+
+/// What was put under load.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TargetSummary {
+    /// The server's address.
+    pub url: String,
+    /// The server's name and version, where it tells.
+    pub server: Option<String>,
+    /// The model's name.
+    pub model: String,
+    /// The version that was asked for.
+    pub version: Option<String>,
+    /// The inputs: `x FP32[1,3,224,224]`.
+    pub inputs: Vec<String>,
+}
+
+impl TargetSummary {
+    pub(crate) fn new(target: &Target, workload: &Workload) -> Self {
+        Self {
+            url: target.url.clone(),
+            server: workload.server.clone(),
+            model: target.model.clone(),
+            version: target.version.clone(),
+            inputs: workload.inputs.clone(),
+        }
+    }
+}
+
+/// A line that the caller adds to a report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Extra {
+    /// What it is about.
+    pub key: String,
+    /// What there is to say.
+    pub value: String,
+}
+
+/// The report of a run.
+///
+/// Latencies and outcomes are of the requests that were due in the measured time; throughput and
+/// goodput are of the answers that came in it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// What was put under load.
+    pub target: TargetSummary,
+    /// `closed` or `open`.
+    pub mode: &'static str,
+    /// Clients, in the closed loop.
+    pub clients: Option<usize>,
+    /// The rate that was asked for, in the open loop.
+    pub rate_per_second: Option<f64>,
+    /// How requests followed each other, in the open loop.
+    pub arrivals: Option<Arrivals>,
+    /// Time at the start that was not counted.
+    pub warm_up_s: f64,
+    /// Time that was measured.
+    pub duration_s: f64,
+    /// Whether it was stopped before its end.
+    pub stopped_early: bool,
+    /// Requests that count.
+    pub requests: u64,
+    /// How they ended.
+    pub outcomes: Outcomes,
+    /// Requests that were due per second, in the open loop.
+    pub offered_per_second: Option<f64>,
+    /// Answers that were OK per second.
+    pub throughput_per_second: f64,
+    /// The deadline that goodput is about.
+    pub deadline_ms: Option<f64>,
+    /// Answers that were OK and within the deadline, per second.
+    pub goodput_per_second: Option<f64>,
+    /// Latency of answers that were OK: in the open loop from when a request was due, in the
+    /// closed loop from when it was sent.
+    pub latency: Option<Latency>,
+    /// In the closed loop, with what clients would have seen had a stall not kept them from
+    /// sending (HdrHistogram's correction, with the median as the expected interval).
+    pub latency_corrected: Option<Latency>,
+    /// How late requests were handed out, 99 of 100 of them at most, in the open loop. It is part
+    /// of their latency, and the generator's fault.
+    pub generator_lag_p99_ms: Option<f64>,
+    /// Connections that were opened.
+    pub connections: u64,
+    /// Bytes of the bodies of requests that were answered.
+    pub bytes_sent: u64,
+    /// Bytes of the bodies of answers.
+    pub bytes_received: u64,
+    /// Answers by the exit that they were taken from, where the server tells.
+    pub exits: BTreeMap<String, u64>,
+    /// Answers that were degraded, by reason, where the server tells.
+    pub degraded: BTreeMap<String, u64>,
+    /// The first message of every kind of failure, those of the warm-up included.
+    pub messages: BTreeMap<String, String>,
+    /// The run second by second.
+    pub series: Vec<Second>,
+    /// The latencies in bars.
+    pub histogram: Vec<Bin>,
+    /// The curve of their percentiles; in the closed loop, of the corrected ones.
+    pub percentiles: Vec<Percentile>,
+    /// What the caller added.
+    pub extra: Vec<Extra>,
+}
+
+/// What a report is made of.
+pub(crate) struct Summary<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) workload: &'a Workload,
+    pub(crate) options: &'a Options,
+    pub(crate) recorder: Recorder,
+    pub(crate) issued: u64,
+    pub(crate) connections: u64,
+    /// When it was stopped early.
+    pub(crate) stopped: Option<Instant>,
+}
+
+impl Report {
+    pub(crate) fn new(summary: Summary<'_>) -> Self {
+        let Summary { target, workload, options, recorder, issued, connections, stopped } = summary;
+        let Recorder { window, latencies, mut outcomes, .. } = recorder;
+        outcomes.abandoned = issued.saturating_sub(outcomes.total());
+        let used_up = matches!(
+            options.mode,
+            Mode::Closed { requests: Some(requests), .. } if issued >= requests
+        );
+        let planned = match (window.end, recorder.last) {
+            (Some(end), Some(last)) if used_up => end.min(last),
+            (Some(end), _) => end,
+            (None, last) => last.unwrap_or(window.start),
+        };
+        // A stop after the end of the window, while answers were waited for, changes nothing.
+        let end = match stopped {
+            Some(stopped) if window.end.is_none_or(|end| stopped < end) => stopped,
+            _ => planned,
+        };
+        let duration = end.saturating_duration_since(window.start);
+        let seconds = duration.as_secs_f64();
+        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let (mode, clients, rate_per_second, arrivals) = match options.mode {
+            Mode::Closed { clients, .. } => ("closed", Some(clients), None, None),
+            Mode::Open { rate, arrivals, .. } => ("open", None, Some(rate), Some(arrivals)),
+        };
+        let open = rate_per_second.is_some();
+        let corrected = (!open).then(|| latency::corrected(&latencies));
+        Self {
+            target: TargetSummary::new(target, workload),
+            mode,
+            clients,
+            rate_per_second,
+            arrivals,
+            warm_up_s: options.warm_up.as_secs_f64(),
+            duration_s: seconds,
+            stopped_early: stopped.is_some(),
+            requests: issued,
+            offered_per_second: open.then(|| per_second(issued)),
+            throughput_per_second: per_second(recorder.answered),
+            deadline_ms: options.deadline.map(|deadline| deadline.as_secs_f64() * 1e3),
+            goodput_per_second: options.deadline.map(|_| per_second(recorder.good)),
+            latency: Latency::of(&latencies),
+            latency_corrected: corrected.as_ref().and_then(Latency::of),
+            generator_lag_p99_ms: (open && !recorder.lags.is_empty())
+                .then(|| latency::quantile_ms(&recorder.lags, 0.99)),
+            connections,
+            bytes_sent: recorder.sent,
+            bytes_received: recorder.received,
+            exits: recorder.exits,
+            degraded: recorder.degraded,
+            messages: recorder.messages,
+            series: recorder.series.finish(duration),
+            histogram: latency::bins(&latencies),
+            percentiles: latency::percentiles(corrected.as_ref().unwrap_or(&latencies)),
+            outcomes,
+            extra: Vec::new(),
+        }
+    }
+
+    /// Adds a line, to be shown with the rest.
+    pub fn add(&mut self, key: impl Into<String>, value: impl Into<String>) {
+        self.extra.push(Extra { key: key.into(), value: value.into() });
+    }
+
+    /// The report as a table for people.
+    pub fn table(&self) -> String {
+        table::of_run(self)
+    }
+
+    /// The report as one HTML file with plots, which needs nothing from elsewhere.
+    pub fn html(&self) -> String {
+        html::of_run(self)
+    }
+}

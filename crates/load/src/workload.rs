@@ -1,0 +1,132 @@
+//! What is sent: a few different requests, made once and sent over and over.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tessera_core::{Error, Result};
+
+use crate::body::{self, Body};
+use crate::description::Description;
+use crate::inputs;
+use crate::random::Random;
+
+/// How requests are made of a model's description.
+#[derive(Clone, Debug)]
+pub struct WorkloadOptions {
+    /// Shapes by input; they win over the batch.
+    pub shapes: HashMap<String, Vec<usize>>,
+    /// Ranges of random elements by input; the upper end is not in it.
+    pub ranges: HashMap<String, (i64, i64)>,
+    /// Contents by input, as the protocol lays them out in binary; the others are random.
+    pub given: HashMap<String, Bytes>,
+    /// The size of a first dimension that the model leaves open.
+    pub batch: Option<usize>,
+    /// Seed of random contents.
+    pub seed: u64,
+    /// How many different requests take turns.
+    pub variants: usize,
+    /// JSON alone, for servers without the extension for binary tensors.
+    pub json: bool,
+    /// A deadline that the server is told of, as `parameters.timeout` in microseconds.
+    pub send_deadline: Option<Duration>,
+}
+
+impl Default for WorkloadOptions {
+    fn default() -> Self {
+        Self {
+            shapes: HashMap::new(),
+            ranges: HashMap::new(),
+            given: HashMap::new(),
+            batch: None,
+            seed: 0,
+            // Enough that a server which caches answers is seen to.
+            variants: 4,
+            json: false,
+            send_deadline: None,
+        }
+    }
+}
+
+/// The requests of a run, ready to be sent.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    pub(crate) bodies: Vec<Body>,
+    pub(crate) inputs: Vec<String>,
+    pub(crate) server: Option<String>,
+}
+
+impl Workload {
+    /// Makes the requests for a model.
+    pub fn new(description: &Description, options: &WorkloadOptions) -> Result<Self> {
+        if options.variants == 0 {
+            return Err(Error::usage("0 variants of a request, expected 1 or more"));
+        }
+        let mut random = Random::new(options.seed);
+        // Where nothing is random, all would be the same.
+        let all_given =
+            description.inputs.iter().all(|port| options.given.contains_key(&port.name));
+        let variants = if all_given { 1 } else { options.variants };
+        let mut bodies = Vec::with_capacity(variants);
+        let mut shown = Vec::new();
+        for _ in 0..variants {
+            let inputs = inputs::make(description, options, &mut random)?;
+            if shown.is_empty() {
+                shown = inputs.iter().map(inputs::describe).collect::<Result<_>>()?;
+            }
+            bodies.push(match options.json {
+                true => body::json(&inputs, options.send_deadline)?,
+                false => body::binary(&inputs, options.send_deadline)?,
+            });
+        }
+        Ok(Self { bodies, inputs: shown, server: description.server.clone() })
+    }
+
+    /// The inputs as people write them: `x FP32[1,3,224,224]`.
+    pub fn inputs(&self) -> &[String] {
+        &self.inputs
+    }
+
+    /// The bytes of a request's body, on average.
+    pub fn body_bytes(&self) -> usize {
+        let total: usize = self.bodies.iter().map(|body| body.bytes.len()).sum();
+        total / self.bodies.len().max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tessera_core::{DType, Dim, TensorType};
+
+    use super::*;
+    use crate::description::Port;
+
+    fn described() -> Description {
+        let tensor_type = TensorType::new(DType::F32, vec![Dim::Unknown, Dim::Fixed(2)]);
+        let inputs = vec![Port { name: "x".to_owned(), tensor_type }];
+        Description { inputs, ..Description::default() }
+    }
+
+    #[test]
+    fn variants_differ_and_the_same_seed_makes_them_again() {
+        let make = |seed| {
+            let options = WorkloadOptions { seed, ..WorkloadOptions::default() };
+            Workload::new(&described(), &options).unwrap()
+        };
+        let workload = make(1);
+        assert_eq!(workload.inputs(), ["x FP32[1,2]"]);
+        assert_eq!(workload.bodies.len(), 4);
+        assert_ne!(workload.bodies[0], workload.bodies[1]);
+        assert_eq!(make(1).bodies, workload.bodies);
+        assert_ne!(make(2).bodies, workload.bodies);
+    }
+
+    #[test]
+    fn contents_that_are_given_make_one_request() {
+        let mut options = WorkloadOptions::default();
+        options.given.insert("x".to_owned(), Bytes::from_static(&[0; 8]));
+        let workload = Workload::new(&described(), &options).unwrap();
+        assert_eq!(workload.bodies.len(), 1);
+        assert!(workload.bodies[0].bytes.ends_with(&[0; 8]));
+    }
+}

@@ -1,0 +1,167 @@
+//! What a node and the process of a block say to each other: a line of JSON each, through pipes.
+
+use std::collections::HashMap;
+use std::io::{BufRead, Write};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
+use serde::{Deserialize, Serialize};
+use tessera_core::{Error, Result};
+use tessera_engine::EngineName;
+use tessera_plan::Unit;
+use tessera_tensormq::Address;
+
+use crate::cores::{Cores, Share, sizes};
+use crate::lock;
+use crate::probe::Findings;
+use crate::worker::Pulse;
+
+/// What a block's process is told.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ToBlock {
+    /// What to run. The first line.
+    Start(Box<StartBlock>),
+    /// Instances to know.
+    Peers(Vec<(String, Address)>),
+    /// An instance to forget.
+    Forget(String),
+    /// A share of the cores that was asked for.
+    Grant {
+        /// Which it was.
+        ticket: u64,
+        /// Its size.
+        cores: NonZeroUsize,
+    },
+    /// To answer with a pulse.
+    Ping(u64),
+    /// To end what it has begun, and go.
+    Stop,
+}
+
+/// What a block's process runs.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct StartBlock {
+    /// Its name.
+    pub(crate) name: String,
+    /// What it runs.
+    pub(crate) unit: Unit,
+    /// What is known of the unit since it was first loaded; it is not tried out again.
+    pub(crate) findings: Option<Findings>,
+    /// Which engine: auto, onnxruntime or rten.
+    pub(crate) engine: String,
+    /// Where its blocks are.
+    pub(crate) repository: PathBuf,
+    /// Where prepared blocks are kept.
+    pub(crate) cache: Option<PathBuf>,
+    /// The cores of the machine.
+    pub(crate) cores: NonZeroUsize,
+    /// Who it sends to.
+    pub(crate) peers: Vec<(String, Address)>,
+}
+
+impl StartBlock {
+    /// The engine.
+    pub(crate) fn engine(&self) -> Result<EngineName> {
+        self.engine.parse()
+    }
+}
+
+/// What a block's process tells.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FromBlock {
+    /// It takes requests, at this address.
+    Ready {
+        /// Where to send to.
+        address: Address,
+        /// Bytes of its weights.
+        weight_bytes: usize,
+        /// Whether its blocks were fused.
+        is_fused: bool,
+        /// What trying it out showed.
+        findings: Findings,
+    },
+    /// It can't run, and goes.
+    Failed(String),
+    /// It wants a share of the cores.
+    Ask {
+        /// Number of the share, its own.
+        ticket: u64,
+        /// When the oldest request was accepted.
+        since: u64,
+    },
+    /// It gives a share back.
+    GiveBack(u64),
+    /// The answer to a ping.
+    Pong(u64, Pulse),
+}
+
+/// Writes a line.
+pub(crate) fn write_line(to: &mut dyn Write, line: &impl Serialize) -> std::io::Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    to.write_all(&text)?;
+    to.flush()
+}
+
+/// Reads a line; `None` at the end.
+pub(crate) fn read_line<T: for<'a> Deserialize<'a>>(from: &mut dyn BufRead) -> Result<Option<T>> {
+    let mut text = String::new();
+    let length = from
+        .read_line(&mut text)
+        .map_err(|error| Error::io("what a block and its node say to each other", &error))?;
+    if length == 0 {
+        return Ok(None);
+    }
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|error| Error::invalid(format!("a line between a block and its node: {error}")))
+}
+
+/// The machine's cores, given out by the node.
+pub(crate) struct CoresOfNode {
+    all: NonZeroUsize,
+    next: AtomicU64,
+    waiting: Mutex<HashMap<u64, mpsc::SyncSender<NonZeroUsize>>>,
+    out: Arc<Mutex<dyn Write + Send>>,
+}
+
+impl CoresOfNode {
+    pub(crate) fn new(all: NonZeroUsize, out: Arc<Mutex<dyn Write + Send>>) -> Self {
+        Self { all, next: AtomicU64::new(1), waiting: Mutex::default(), out }
+    }
+
+    /// What the node granted.
+    pub(crate) fn granted(&self, ticket: u64, cores: NonZeroUsize) {
+        if let Some(waiting) = lock(&self.waiting).remove(&ticket) {
+            waiting.send(cores).ok();
+        }
+    }
+
+    fn tell(&self, line: &FromBlock) -> Result<()> {
+        let mut out = lock(&self.out);
+        write_line(&mut *out, line).map_err(|error| Error::io("telling the node", &error))
+    }
+}
+
+impl Cores for Arc<CoresOfNode> {
+    fn take(&self, since: u64) -> Result<Share> {
+        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        let (granted, grant) = mpsc::sync_channel(1);
+        lock(&self.waiting).insert(ticket, granted);
+        self.tell(&FromBlock::Ask { ticket, since })?;
+        let cores = grant.recv().map_err(|_| Error::lost("the node gives out no cores"))?;
+        let node = Arc::clone(self);
+        Ok(Share::new(cores, move || {
+            // A node that is gone takes nothing back.
+            node.tell(&FromBlock::GiveBack(ticket)).ok();
+        }))
+    }
+
+    fn sizes(&self) -> Vec<NonZeroUsize> {
+        sizes(self.all)
+    }
+}

@@ -1,0 +1,102 @@
+//! Memory for tensors that blocks hand over.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use tessera_core::{DType, Error, Result, TensorMut, element_count};
+use tessera_tensormq::{Buffers, Courier, Pool, Wait};
+
+use crate::buffers::BufferPool;
+
+/// Where memory for tensors comes from.
+pub trait Memory: Send + Sync {
+    /// Memory for one tensor. What was in it before may still be there.
+    fn tensor(&self, dtype: DType, shape: &[usize], wait: Wait) -> Result<TensorMut>;
+}
+
+/// Memory of this process alone.
+#[derive(Default)]
+pub struct HostMemory(Arc<BufferPool>);
+
+impl Memory for HostMemory {
+    fn tensor(&self, dtype: DType, shape: &[usize], _: Wait) -> Result<TensorMut> {
+        self.0.tensor(dtype, shape)
+    }
+}
+
+/// Buffers that are made at a time, and most of one size.
+const AT_A_TIME: usize = 4;
+const MOST_OF_A_SIZE: usize = 512;
+
+/// Memory that other processes read without a copy.
+pub struct SharedMemory {
+    courier: Courier,
+    /// Pools by the size of their buffers.
+    pools: Mutex<BTreeMap<usize, Vec<Pool>>>,
+}
+
+impl SharedMemory {
+    /// Memory in pools of this courier.
+    pub fn new(courier: Courier) -> Self {
+        Self { courier, pools: Mutex::default() }
+    }
+
+    /// A buffer that is free, or `None` where there are as many as there may be.
+    fn free(&self, size: usize) -> Result<Result<tessera_core::Buffer, Pool>> {
+        let mut pools = self.pools.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let same = pools.entry(size).or_default();
+        for pool in same.iter() {
+            if let Ok(buffer) = pool.borrow(size, Wait::No) {
+                return Ok(Ok(buffer));
+            }
+        }
+        match same.last() {
+            Some(last) if same.len() * AT_A_TIME >= MOST_OF_A_SIZE => Ok(Err(last.clone())),
+            _ => {
+                // Pages that nobody has written to take no memory.
+                let pool = self.courier.pool(&[Buffers { bytes: size, count: AT_A_TIME }])?;
+                let buffer = pool.borrow(size, Wait::No);
+                same.push(pool);
+                buffer.map(Ok)
+            }
+        }
+    }
+}
+
+impl Memory for SharedMemory {
+    fn tensor(&self, dtype: DType, shape: &[usize], wait: Wait) -> Result<TensorMut> {
+        let len = element_count(shape)
+            .and_then(|count| dtype.bytes(count))
+            .ok_or_else(|| Error::usage(format!("{dtype} of {shape:?} has no size in bytes")))?;
+        let size = size_class(len);
+        let buffer = match self.free(size)? {
+            Ok(buffer) => buffer,
+            Err(pool) => pool.borrow(size, wait)?,
+        };
+        TensorMut::over(dtype, shape, buffer)
+    }
+}
+
+/// Sizes go up in quarters of a power of two, so that tensors of many shapes share few pools.
+fn size_class(len: usize) -> usize {
+    const SMALLEST: usize = 4096;
+    if len <= SMALLEST {
+        return SMALLEST;
+    }
+    let step = (1usize << (len - 1).ilog2()) / 4;
+    len.div_ceil(step).saturating_mul(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_has_room_and_wastes_at_most_a_quarter() {
+        for len in [1, 4096, 4097, 5000, 8192, 602_112, 3_211_264, 1 << 30] {
+            let size = size_class(len);
+            assert!(size >= len, "{len} in {size}");
+            assert!(len <= 4096 || size <= len + len / 4 + 1, "{len} in {size}");
+        }
+    }
+}

@@ -1,0 +1,711 @@
+//! A node: it starts the instances of units, watches over them, and starts those that end again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tessera_core::{Error, Result};
+use tessera_engine::{Engine, EngineName};
+use tessera_plan::{Isolation, Unit, UnitId};
+use tessera_repository::Repository;
+use tessera_tensormq::{Address, Peers};
+
+use crate::cores::{Cores, MachineCores};
+use crate::instance::{BlockProcess, Instance, Ready};
+use crate::link::{StartBlock, ToBlock};
+use crate::lock;
+use crate::memory::HostMemory;
+use crate::probe::{Findings, try_out};
+use crate::unit::LoadedUnit;
+use crate::worker::{Pulse, Worker, WorkerParts};
+
+/// How often instances are looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long a process may be silent before it counts as hanging.
+const SILENCE: Duration = Duration::from_secs(3);
+/// How long one run may take before the instance counts as hanging.
+const LONGEST_RUN: Duration = Duration::from_secs(60);
+/// A life that was this long, or of any use, is no failed start.
+const A_LIFE: Duration = Duration::from_secs(1);
+/// After so many failed starts in a row an instance counts as failed.
+const MOST_TRIES: u32 = 5;
+/// How long to wait after the first failed start; twice as long after each more.
+const BACKOFF: Duration = Duration::from_millis(100);
+/// How long to wait before a failed instance is tried again.
+const REST: Duration = Duration::from_secs(30);
+/// How long a process that is asked to go may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What a node needs to know.
+pub struct NodeOptions {
+    /// Which engine.
+    pub engine: EngineName,
+    /// Where blocks are.
+    pub repository: PathBuf,
+    /// Cores to compute on.
+    pub cores: NonZeroUsize,
+    /// The program that runs a block in a process of its own, when called as `PROGRAM block`.
+    pub program: PathBuf,
+    /// Where prepared blocks are kept.
+    pub cache: Option<PathBuf>,
+}
+
+/// What happens to instances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeEvent {
+    /// An instance takes requests.
+    Up {
+        /// Its unit.
+        unit: UnitId,
+        /// Its name.
+        instance: String,
+    },
+    /// An instance is gone, with everything that it was doing.
+    Down {
+        /// Its unit.
+        unit: UnitId,
+        /// Its name.
+        instance: String,
+        /// Why, for people.
+        why: String,
+        /// Whether it is started again; `false` for one that failed too often or was told to stop.
+        comes_back: bool,
+    },
+}
+
+/// How an instance is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InstanceState {
+    /// It is being loaded.
+    Starting,
+    /// It takes requests.
+    Up,
+    /// It ended and is about to be started again.
+    Restarting,
+    /// It keeps ending, and why.
+    Failed(String),
+    /// It was told to stop.
+    Stopped,
+}
+
+/// What a node tells of an instance.
+#[derive(Clone, Debug, Serialize)]
+pub struct InstanceStatus {
+    /// Its unit.
+    pub unit: UnitId,
+    /// Its name, which changes when it is started again.
+    pub instance: String,
+    /// How it is.
+    pub state: InstanceState,
+    /// Its process, where it has one of its own.
+    pub process: Option<u32>,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// What it is doing.
+    pub pulse: Pulse,
+}
+
+/// What is known of a unit since it was first loaded.
+#[derive(Clone, Debug)]
+pub struct UnitFacts {
+    /// What trying it out showed.
+    pub findings: Findings,
+    /// Bytes of its weights.
+    pub weight_bytes: usize,
+    /// Whether its blocks run as one.
+    pub is_fused: bool,
+}
+
+/// Runs instances of units.
+#[derive(Clone)]
+pub struct Node(Arc<Inner>);
+
+struct Inner {
+    options: NodeOptions,
+    engine: Arc<dyn Engine>,
+    repository: Repository,
+    cores: MachineCores,
+    memory: Arc<HostMemory>,
+    peers: Arc<Peers>,
+    slots: Mutex<BTreeMap<(UnitId, usize), Slot>>,
+    facts: Mutex<HashMap<UnitId, UnitFacts>>,
+    events: Box<dyn Fn(NodeEvent) + Send + Sync>,
+    pings: AtomicU64,
+    ending: AtomicBool,
+    /// Rung when a slot has changed, for those who wait for one.
+    changed: Condvar,
+}
+
+/// The place of an instance.
+struct Slot {
+    unit: Arc<Unit>,
+    /// Counts starts; part of the instance's name.
+    generation: u64,
+    running: Option<Instance>,
+    state: InstanceState,
+    since: Instant,
+    /// Starts in a row that were of no use.
+    failures: u32,
+    restarts: u64,
+    /// When to start it again.
+    again: Option<Instant>,
+    last_error: Option<String>,
+}
+
+impl Node {
+    /// A node without instances. `events` is called from threads of the node and must not wait.
+    pub fn new(
+        options: NodeOptions,
+        peers: Arc<Peers>,
+        events: impl Fn(NodeEvent) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let (engine, note) = tessera_engine::choose(options.engine)?;
+        if let Some(note) = note {
+            tracing::warn!("{note}");
+        }
+        let repository = Repository::open(&options.repository)?;
+        let inner = Arc::new(Inner {
+            cores: MachineCores::new(options.cores),
+            options,
+            engine,
+            repository,
+            memory: Arc::default(),
+            peers,
+            slots: Mutex::default(),
+            facts: Mutex::default(),
+            events: Box::new(events),
+            pings: AtomicU64::new(1),
+            ending: AtomicBool::new(false),
+            changed: Condvar::new(),
+        });
+        let watched = Arc::downgrade(&inner);
+        std::thread::Builder::new()
+            .name("watch".to_owned())
+            .spawn(move || {
+                while let Some(inner) = watched.upgrade() {
+                    if inner.ending.load(Ordering::Acquire) {
+                        return;
+                    }
+                    inner.watch();
+                    drop(inner);
+                    std::thread::sleep(LOOK);
+                }
+            })
+            .map_err(|error| Error::io("a thread that watches over blocks", &error))?;
+        Ok(Self(inner))
+    }
+
+    /// The engine's name and version.
+    pub fn engine(&self) -> (String, String) {
+        (self.0.engine.name().to_owned(), self.0.engine.version())
+    }
+
+    /// Makes sure that a unit has as many instances as it should; returns when they take requests.
+    ///
+    /// Fails where one can't be started, and then leaves none of those behind that it started.
+    pub fn start(&self, unit: &Unit) -> Result<()> {
+        let unit = Arc::new(unit.clone());
+        let mut made = Vec::new();
+        for replica in 0..unit.settings.replicas.max(1) {
+            let key = (unit.id.clone(), replica);
+            {
+                let mut slots = lock(&self.0.slots);
+                if let Some(slot) = slots.get_mut(&key) {
+                    slot.unit = Arc::clone(&unit);
+                    if !matches!(slot.state, InstanceState::Failed(_) | InstanceState::Stopped) {
+                        continue;
+                    }
+                    slot.failures = 0;
+                    slot.state = InstanceState::Starting;
+                } else {
+                    slots.insert(key.clone(), Slot::new(Arc::clone(&unit)));
+                }
+            }
+            made.push(key.clone());
+            if let Err(error) = self.0.launch(&key) {
+                for key in made {
+                    self.0.remove(&key);
+                }
+                return Err(error.within(format!("unit {}", unit.id)));
+            }
+        }
+        // Fewer than before.
+        let more: Vec<_> = lock(&self.0.slots)
+            .keys()
+            .filter(|(id, replica)| *id == unit.id && *replica >= unit.settings.replicas.max(1))
+            .cloned()
+            .collect();
+        more.iter().for_each(|key| self.0.remove(key));
+        Ok(())
+    }
+
+    /// Stops the instances of a unit and forgets it.
+    pub fn remove(&self, unit: &UnitId) {
+        let keys: Vec<_> =
+            lock(&self.0.slots).keys().filter(|(id, _)| id == unit).cloned().collect();
+        keys.iter().for_each(|key| self.0.remove(key));
+        lock(&self.0.facts).remove(unit);
+    }
+
+    /// Stops the instances of a unit until it is started again.
+    pub fn stop(&self, unit: &UnitId) -> Result<()> {
+        let keys: Vec<_> =
+            lock(&self.0.slots).keys().filter(|(id, _)| id == unit).cloned().collect();
+        if keys.is_empty() {
+            return Err(Error::not_found(format!("no unit {unit}")));
+        }
+        for key in keys {
+            self.0.halt(&key, InstanceState::Stopped, "it was told to stop");
+        }
+        Ok(())
+    }
+
+    /// Pings the instances of a unit: how long each took to answer, and what it is doing.
+    pub fn ping(&self, unit: &UnitId) -> Result<Vec<(String, Pinged)>> {
+        let found: Vec<(String, Option<Probe>)> = {
+            let slots = lock(&self.0.slots);
+            let mine = slots.iter().filter(|((id, _), _)| id == unit);
+            mine.map(|(key, slot)| (slot.name(key), slot.probe())).collect()
+        };
+        if found.is_empty() {
+            return Err(Error::not_found(format!("no unit {unit}")));
+        }
+        let ping = |probe: Option<Probe>| {
+            let start = Instant::now();
+            let pulse = match probe.ok_or_else(|| Error::lost("it is not running"))? {
+                Probe::Threads(pulse) => pulse,
+                Probe::Process(process) => {
+                    let number = self.0.pings.fetch_add(1, Ordering::Relaxed);
+                    process.ping(number, SILENCE)?
+                }
+            };
+            Ok((start.elapsed(), pulse))
+        };
+        Ok(found.into_iter().map(|(name, probe)| (name, ping(probe))).collect())
+    }
+
+    /// The instances of a unit that take requests.
+    pub fn instances(&self, unit: &UnitId) -> Vec<String> {
+        let slots = lock(&self.0.slots);
+        let up = slots
+            .iter()
+            .filter(|((id, _), slot)| id == unit && slot.state == InstanceState::Up)
+            .map(|(key, slot)| slot.name(key));
+        up.collect()
+    }
+
+    /// Every instance there is.
+    pub fn status(&self) -> Vec<InstanceStatus> {
+        let slots = lock(&self.0.slots);
+        slots
+            .iter()
+            .map(|(key, slot)| InstanceStatus {
+                unit: key.0.clone(),
+                instance: slot.name(key),
+                state: slot.state.clone(),
+                process: match &slot.running {
+                    Some(Instance::Process(process)) => Some(process.id),
+                    _ => None,
+                },
+                restarts: slot.restarts,
+                pulse: match slot.probe() {
+                    Some(Probe::Threads(pulse)) => pulse,
+                    Some(Probe::Process(process)) => process.pulse().1,
+                    None => Pulse::default(),
+                },
+            })
+            .collect()
+    }
+
+    /// What is known of a unit that was loaded.
+    pub fn facts(&self, unit: &UnitId) -> Option<UnitFacts> {
+        lock(&self.0.facts).get(unit).cloned()
+    }
+
+    /// Stops everything.
+    pub fn end(&self) {
+        self.0.ending.store(true, Ordering::Release);
+        let keys: Vec<_> = lock(&self.0.slots).keys().cloned().collect();
+        std::thread::scope(|scope| {
+            for key in &keys {
+                scope.spawn(|| self.0.remove(key));
+            }
+        });
+    }
+}
+
+/// How long an instance took to answer a ping, and what it is doing.
+pub type Pinged = Result<(Duration, Pulse)>;
+
+/// What answers a ping.
+enum Probe {
+    Threads(Pulse),
+    Process(Arc<BlockProcess>),
+}
+
+impl Slot {
+    fn new(unit: Arc<Unit>) -> Self {
+        Self {
+            unit,
+            generation: 0,
+            running: None,
+            state: InstanceState::Starting,
+            since: Instant::now(),
+            failures: 0,
+            restarts: 0,
+            again: None,
+            last_error: None,
+        }
+    }
+
+    fn name(&self, key: &(UnitId, usize)) -> String {
+        instance_name(key, self.generation)
+    }
+
+    fn probe(&self) -> Option<Probe> {
+        Some(match self.running.as_ref()? {
+            Instance::Threads(worker) => Probe::Threads(worker.pulse()),
+            Instance::Process(process) => Probe::Process(Arc::clone(process)),
+        })
+    }
+}
+
+fn instance_name((unit, replica): &(UnitId, usize), generation: u64) -> String {
+    format!("{unit}.{replica}.{generation}")
+}
+
+impl Inner {
+    /// Starts the instance of a slot and waits until it takes requests.
+    fn launch(self: &Arc<Self>, key: &(UnitId, usize)) -> Result<()> {
+        let (unit, generation) = {
+            let mut slots = lock(&self.slots);
+            let slot = slots.get_mut(key).ok_or_else(|| gone(key))?;
+            slot.generation += 1;
+            slot.again = None;
+            slot.since = Instant::now();
+            (Arc::clone(&slot.unit), slot.generation)
+        };
+        let name = instance_name(key, generation);
+        let started = match unit.settings.isolation {
+            Isolation::Thread => self.start_threads(&unit, &name),
+            Isolation::Process => self.start_process(&unit, key, generation, &name),
+        };
+        let mut slots = lock(&self.slots);
+        // It may have been removed, or even be gone again.
+        let current = slots.get_mut(key).filter(|slot| slot.generation == generation);
+        match (current, started) {
+            (Some(slot), Ok((running, address))) => {
+                slot.running = Some(running);
+                slot.state = InstanceState::Up;
+                slot.since = Instant::now();
+                drop(slots);
+                self.introduce(&name, address);
+                (self.events)(NodeEvent::Up { unit: key.0.clone(), instance: name });
+                self.changed.notify_all();
+                // One that ended before it had its place was not noticed.
+                self.notice_end(key, generation);
+                Ok(())
+            }
+            (Some(slot), Err(error)) => {
+                slot.state = InstanceState::Failed(error.to_string());
+                Err(error)
+            }
+            (None, Ok((running, _))) => {
+                drop(slots);
+                dismiss(running);
+                Err(gone(key))
+            }
+            (None, Err(error)) => Err(error),
+        }
+    }
+
+    fn start_threads(&self, unit: &Unit, name: &str) -> Result<(Instance, Address)> {
+        let loaded = LoadedUnit::load(
+            Arc::clone(&self.engine),
+            &self.repository,
+            unit,
+            &self.cores.sizes(),
+            self.options.cache.clone(),
+        )?;
+        let facts = self.facts_of(&unit.id).unwrap_or_else(|| UnitFacts {
+            findings: try_out(unit, &loaded),
+            weight_bytes: loaded.weight_bytes(),
+            is_fused: loaded.is_fused(),
+        });
+        lock(&self.facts).insert(unit.id.clone(), facts.clone());
+        let worker = Worker::start(WorkerParts {
+            name: name.to_owned(),
+            unit: loaded,
+            batching: facts.findings.batching,
+            cores: Arc::new(self.cores.clone()),
+            memory: self.memory.clone(),
+            peers: Arc::clone(&self.peers),
+            at_once: self.options.cores,
+        })?;
+        let address = worker.address().clone();
+        Ok((Instance::Threads(worker), address))
+    }
+
+    fn start_process(
+        self: &Arc<Self>,
+        unit: &Unit,
+        key: &(UnitId, usize),
+        generation: u64,
+        name: &str,
+    ) -> Result<(Instance, Address)> {
+        let known = self.facts_of(&unit.id);
+        let start = StartBlock {
+            name: name.to_owned(),
+            unit: unit.clone(),
+            findings: known.as_ref().map(|facts| facts.findings),
+            engine: self.options.engine.to_string(),
+            repository: self.options.repository.clone(),
+            cache: self.options.cache.clone(),
+            cores: self.options.cores,
+            peers: self.peers.addresses(),
+        };
+        let (node, place) = (Arc::downgrade(self), key.clone());
+        let gone = move || {
+            if let Some(node) = node.upgrade() {
+                node.ended(&place, generation, "its process ended");
+            }
+        };
+        let (process, ready) =
+            BlockProcess::start(&self.options.program, start, self.cores.clone(), gone)?;
+        let Ready { address, weight_bytes, is_fused, findings } = ready;
+        if known.is_none() {
+            let facts = UnitFacts { findings, weight_bytes, is_fused };
+            lock(&self.facts).insert(unit.id.clone(), facts);
+        }
+        Ok((Instance::Process(process), address))
+    }
+
+    fn facts_of(&self, unit: &UnitId) -> Option<UnitFacts> {
+        lock(&self.facts).get(unit).cloned()
+    }
+
+    /// Makes an instance known to all others.
+    fn introduce(&self, name: &str, address: Address) {
+        self.peers.add(name, address.clone());
+        let line = ToBlock::Peers(vec![(name.to_owned(), address)]);
+        for process in self.processes() {
+            process.tell(&line).ok();
+        }
+    }
+
+    fn forget(&self, name: &str) {
+        self.peers.forget(name);
+        let line = ToBlock::Forget(name.to_owned());
+        for process in self.processes() {
+            process.tell(&line).ok();
+        }
+    }
+
+    fn processes(&self) -> Vec<Arc<BlockProcess>> {
+        let slots = lock(&self.slots);
+        let running = slots.values().filter_map(|slot| match &slot.running {
+            Some(Instance::Process(process)) => Some(Arc::clone(process)),
+            _ => None,
+        });
+        running.collect()
+    }
+
+    /// An instance that is in its place may have ended before it got there.
+    fn notice_end(self: &Arc<Self>, key: &(UnitId, usize), generation: u64) {
+        let slots = lock(&self.slots);
+        let has_ended = slots.get(key).is_some_and(|slot| {
+            slot.generation == generation
+                && matches!(&slot.running, Some(Instance::Process(process)) if process.is_gone())
+        });
+        drop(slots);
+        if has_ended {
+            self.ended(key, generation, "its process ended");
+        }
+    }
+
+    /// An instance is gone that nobody told to go.
+    fn ended(self: &Arc<Self>, key: &(UnitId, usize), generation: u64, why: &str) {
+        let mut slots = lock(&self.slots);
+        let Some(slot) = slots
+            .get_mut(key)
+            .filter(|slot| slot.generation == generation && slot.state == InstanceState::Up)
+        else {
+            return;
+        };
+        let name = slot.name(key);
+        let running = slot.running.take();
+        let was_useful = slot.since.elapsed() >= A_LIFE
+            || match &running {
+                Some(Instance::Process(process)) => process.pulse().1.done > 0,
+                _ => false,
+            };
+        slot.restarts += 1;
+        slot.note_failure(was_useful, why);
+        let comes_back = slot.state == InstanceState::Restarting;
+        drop(slots);
+        tracing::warn!(block = %name, "{why}; it is started again");
+        self.forget(&name);
+        drop(running);
+        let (unit, why) = (key.0.clone(), why.to_owned());
+        (self.events)(NodeEvent::Down { unit, instance: name, why, comes_back });
+        self.start_again();
+    }
+
+    /// Starts every instance again whose time has come.
+    fn start_again(self: &Arc<Self>) {
+        if self.ending.load(Ordering::Acquire) {
+            return;
+        }
+        let now = Instant::now();
+        let due: Vec<(UnitId, usize)> = {
+            let mut slots = lock(&self.slots);
+            let due = slots.iter_mut().filter(|(_, slot)| slot.again.is_some_and(|at| at <= now));
+            due.map(|(key, slot)| {
+                slot.again = None;
+                if slot.state == InstanceState::Restarting {
+                    slot.state = InstanceState::Starting;
+                }
+                key.clone()
+            })
+            .collect()
+        };
+        for key in due {
+            let node = Arc::clone(self);
+            let start = move || {
+                if let Err(error) = node.launch(&key) {
+                    node.not_started(&key, &error);
+                }
+            };
+            if let Err(error) = std::thread::Builder::new().name("start".to_owned()).spawn(start) {
+                tracing::error!(%error, "no thread to start a block again");
+            }
+        }
+    }
+
+    fn not_started(&self, key: &(UnitId, usize), error: &Error) {
+        let mut slots = lock(&self.slots);
+        let Some(slot) = slots.get_mut(key) else {
+            return;
+        };
+        let (unit, instance) = (key.0.clone(), slot.name(key));
+        tracing::warn!(block = %instance, %error, "it could not be started again");
+        slot.note_failure(false, &error.to_string());
+        let comes_back = slot.state == InstanceState::Restarting;
+        drop(slots);
+        (self.events)(NodeEvent::Down { unit, instance, why: error.to_string(), comes_back });
+    }
+
+    /// Looks at every instance: pings processes, ends those that hang, starts again what is due.
+    fn watch(self: &Arc<Self>) {
+        let mut hanging = Vec::new();
+        {
+            let slots = lock(&self.slots);
+            for (key, slot) in slots.iter().filter(|(_, slot)| slot.state == InstanceState::Up) {
+                match &slot.running {
+                    Some(Instance::Process(process)) => {
+                        let (heard, pulse) = process.pulse();
+                        if heard.elapsed() > SILENCE {
+                            hanging.push((key.clone(), slot.generation, "it does not answer"));
+                        } else if is_stuck(pulse) {
+                            hanging.push((key.clone(), slot.generation, "a run takes too long"));
+                        }
+                    }
+                    Some(Instance::Threads(worker)) if !worker.is_alive() => {
+                        hanging.push((key.clone(), slot.generation, "a thread of it ended"));
+                    }
+                    Some(Instance::Threads(worker)) if is_stuck(worker.pulse()) => {
+                        hanging.push((key.clone(), slot.generation, "a run takes too long"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for (key, generation, why) in hanging {
+            let process = match lock(&self.slots).get(&key).and_then(|slot| slot.running.as_ref()) {
+                Some(Instance::Process(process)) => Some(Arc::clone(process)),
+                _ => None,
+            };
+            self.ended(&key, generation, why);
+            if let Some(process) = process {
+                process.kill();
+            }
+        }
+        for process in self.processes() {
+            // One that does not take it is noticed by its silence.
+            process.tell(&ToBlock::Ping(0)).ok();
+        }
+        self.start_again();
+    }
+
+    /// Stops the instance of a slot.
+    fn halt(&self, key: &(UnitId, usize), state: InstanceState, why: &str) {
+        let (name, running) = {
+            let mut slots = lock(&self.slots);
+            let Some(slot) = slots.get_mut(key) else {
+                return;
+            };
+            slot.state = state;
+            slot.again = None;
+            let name = slot.name(key);
+            // What is starting at this moment finds that it is not wanted any more.
+            let running = slot.running.take();
+            if running.is_none() {
+                slot.generation += 1;
+            }
+            (name, running)
+        };
+        let Some(running) = running else {
+            return;
+        };
+        self.forget(&name);
+        let unit = key.0.clone();
+        let why = why.to_owned();
+        (self.events)(NodeEvent::Down { unit, instance: name, why, comes_back: false });
+        dismiss(running);
+    }
+
+    fn remove(&self, key: &(UnitId, usize)) {
+        self.halt(key, InstanceState::Stopped, "it is not needed any more");
+        lock(&self.slots).remove(key);
+    }
+}
+
+impl Slot {
+    /// Decides when to start it again.
+    fn note_failure(&mut self, was_useful: bool, why: &str) {
+        self.failures = if was_useful { 0 } else { self.failures + 1 };
+        self.last_error = Some(why.to_owned());
+        let now = Instant::now();
+        if self.failures >= MOST_TRIES {
+            self.state = InstanceState::Failed(why.to_owned());
+            self.again = Some(now + REST);
+            return;
+        }
+        self.state = InstanceState::Restarting;
+        let wait = match self.failures {
+            0 => Duration::ZERO,
+            failures => BACKOFF * 2u32.saturating_pow(failures - 1),
+        };
+        self.again = Some(now + wait);
+    }
+}
+
+fn is_stuck(pulse: Pulse) -> bool {
+    Duration::from_millis(pulse.busy_ms) > LONGEST_RUN
+}
+
+fn dismiss(running: Instance) {
+    match running {
+        Instance::Threads(worker) => worker.stop(),
+        Instance::Process(process) => process.stop(FAREWELL),
+    }
+}
+
+fn gone(key: &(UnitId, usize)) -> Error {
+    Error::lost(format!("unit {} was removed while it was starting", key.0))
+}

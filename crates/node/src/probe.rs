@@ -1,0 +1,131 @@
+//! Trying a unit out before it serves: how long a run takes, and whether batches pay.
+
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tessera_core::{DType, Dim, Result, Tensor, TensorMut, TensorType};
+use tessera_plan::{Batching, BatchingChoice, Unit};
+use tessera_tensormq::Wait;
+
+use crate::compare::compare;
+use crate::measure::median;
+use crate::memory::HostMemory;
+use crate::unit::LoadedUnit;
+
+/// The size of a dimension that is open and no batch.
+const OPEN: usize = 16;
+/// Rows of the batch that is tried.
+const ROWS: usize = 4;
+/// Runs of each, of which the middle counts.
+const RUNS: usize = 3;
+/// A row in a batch must take at most this much of a row alone.
+const WORTH: f64 = 0.85;
+/// Largest batch where it was found to pay.
+const MOST_ROWS: usize = 16;
+/// How far a row in a batch may be from the same row alone, relative to the largest element.
+const TOLERANCE: f64 = 1e-3;
+
+/// What was found out about a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Findings {
+    /// How long a run of one row takes on one core; zero where it could not be tried.
+    pub time: Duration,
+    /// Whether requests are put together.
+    pub batching: Option<Batching>,
+}
+
+/// Tries a unit out, and decides on batching where nobody did.
+pub(crate) fn try_out(unit: &Unit, loaded: &LoadedUnit) -> Findings {
+    let batching = match unit.settings.batching {
+        BatchingChoice::On(batching) => Some(batching),
+        BatchingChoice::Auto | BatchingChoice::Off => None,
+    };
+    let mut findings = Findings { time: Duration::ZERO, batching };
+    let Ok(alone) = timed(unit, loaded, 0..1) else {
+        return findings;
+    };
+    findings.time = Duration::from_secs_f64(alone.0);
+    if unit.settings.batching != BatchingChoice::Auto || !unit.is_batchable {
+        return findings;
+    }
+    let Ok(together) = timed(unit, loaded, 0..ROWS) else {
+        return findings;
+    };
+    let pays = together.0 / ROWS as f64 <= WORTH * alone.0;
+    if pays && rows_are_alike(unit, loaded, &together.1) {
+        findings.batching = Some(Batching { max_rows: MOST_ROWS, max_wait: Duration::ZERO });
+    }
+    findings
+}
+
+/// Whether every row of a batch is what it is alone.
+fn rows_are_alike(unit: &Unit, loaded: &LoadedUnit, together: &[Tensor]) -> bool {
+    (0..ROWS).all(|row| {
+        let Ok((_, alone)) = timed(unit, loaded, row..row + 1) else {
+            return false;
+        };
+        together.iter().zip(&alone).all(|(batch, alone)| {
+            let part = batch.rows(row, 1).ok();
+            let difference = part.and_then(|part| compare("", &part, alone).ok());
+            difference.is_some_and(|found| found.max_relative <= TOLERANCE)
+        })
+    })
+}
+
+/// The middle of several runs on one core, in seconds, and what came out.
+fn timed(
+    unit: &Unit,
+    loaded: &LoadedUnit,
+    rows: std::ops::Range<usize>,
+) -> Result<(f64, Vec<Tensor>)> {
+    let memory = HostMemory::default();
+    let inputs = unit
+        .graph
+        .inputs
+        .iter()
+        .map(|port| made_up(&port.tensor_type, unit.is_batchable, rows.clone()))
+        .collect::<Result<Vec<_>>>()?;
+    let wait = Wait::at_most(Duration::from_secs(1));
+    let run = || loaded.run(NonZeroUsize::MIN, &inputs, &memory, wait);
+    // The first one touches memory for the first time.
+    let mut outputs = run()?;
+    let mut times = Vec::with_capacity(RUNS);
+    for _ in 0..RUNS {
+        let start = Instant::now();
+        outputs = run()?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    Ok((median(&times).unwrap_or(0.0), outputs))
+}
+
+/// A tensor of this type; row `n` has the same elements in every batch. Integers are zero, which is an
+/// index into anything.
+fn made_up(known: &TensorType, is_batchable: bool, rows: std::ops::Range<usize>) -> Result<Tensor> {
+    let size = |(index, dim): (usize, &Dim)| match dim {
+        Dim::Fixed(size) => *size,
+        _ if index == 0 && is_batchable => rows.len(),
+        _ => OPEN,
+    };
+    let dims = known.dims.as_deref().unwrap_or_default();
+    let shape: Vec<usize> = dims.iter().enumerate().map(size).collect();
+    if known.dtype == DType::String {
+        let count = shape.iter().product();
+        return Tensor::from_strings(&shape, vec![Vec::new(); count]);
+    }
+    let mut tensor = TensorMut::zeroed(known.dtype, &shape)?;
+    if known.dtype == DType::F32
+        && let Some(bytes) = tensor.bytes_mut()
+    {
+        let first = if is_batchable { rows.start } else { 0 };
+        let row = bytes.len() / 4 / if is_batchable { rows.len().max(1) } else { 1 };
+        for (index, element) in bytes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let place = (first * row + index) as u32;
+            // Well spread and the same every time.
+            let spread = place.wrapping_mul(2_654_435_769) >> 8;
+            *element = (spread as f32 / (1 << 24) as f32 - 0.5).to_le_bytes();
+        }
+    }
+    Ok(tensor.freeze())
+}

@@ -1,0 +1,224 @@
+//! A unit that is loaded: sessions for every number of cores, and what their outputs look like.
+
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use tessera_core::{ContentHash, DType, Error, Result, Tensor, TensorMut};
+use tessera_engine::{Engine, LoadOptions, Program, Session};
+use tessera_graph::{Block, BlockGraph, Source, fuse};
+use tessera_plan::Unit;
+use tessera_tensormq::Wait;
+
+use crate::memory::Memory;
+use crate::{ProgramSource, lock};
+
+/// Shapes of inputs whose outputs are remembered; with more than this, none are.
+const MOST_SHAPES: usize = 256;
+
+/// A unit whose blocks are loaded.
+pub struct LoadedUnit {
+    engine: Arc<dyn Engine>,
+    options: LoadOptions,
+    /// What is run: one block where the unit's blocks were fused.
+    graph: BlockGraph,
+    programs: Vec<Program>,
+    /// Sessions that nobody runs at the moment, by number of threads.
+    free: Mutex<BTreeMap<NonZeroUsize, Vec<Sessions>>>,
+    /// What outputs look like, by what inputs look like. `None`: it depends on more than that.
+    shapes: Mutex<HashMap<Vec<Vec<usize>>, Option<Shapes>>>,
+    is_fused: bool,
+}
+
+/// A session for each block.
+type Sessions = Vec<Box<dyn Session>>;
+
+/// The shape of each output.
+type Shapes = Vec<Vec<usize>>;
+
+impl LoadedUnit {
+    /// Loads the blocks of a unit, for runs on each of these numbers of threads.
+    pub fn load(
+        engine: Arc<dyn Engine>,
+        source: &dyn ProgramSource,
+        unit: &Unit,
+        threads: &[NonZeroUsize],
+        cache: Option<PathBuf>,
+    ) -> Result<Self> {
+        let options =
+            LoadOptions { threads: NonZeroUsize::MIN, device: unit.settings.device, cache };
+        let members = unit.blocks().map(|hash| source.program(hash)).collect::<Result<Vec<_>>>()?;
+        let (graph, programs) = match fused(unit, &members) {
+            Some((graph, program)) => (graph, vec![program]),
+            None => (unit.graph.clone(), members),
+        };
+        let programs = programs
+            .into_iter()
+            .zip(&graph.blocks)
+            .map(|(program, node)| {
+                let types = node.inputs.iter().map(|&source| graph.source_type(source).cloned());
+                match types.collect::<Option<Vec<_>>>() {
+                    Some(types) => program.with_input_types(&types),
+                    None => Ok(program),
+                }
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let loaded = Self {
+            engine,
+            options,
+            is_fused: graph.blocks.len() < unit.graph.blocks.len(),
+            graph,
+            programs,
+            free: Mutex::default(),
+            shapes: Mutex::default(),
+        };
+        // The smallest and the largest share are common; others are loaded when they come up.
+        for threads in [threads.first(), threads.last()].into_iter().flatten() {
+            let sessions = loaded.sessions(*threads)?;
+            lock(&loaded.free).entry(*threads).or_default().push(sessions);
+        }
+        Ok(loaded)
+    }
+
+    /// Whether several blocks became one.
+    pub fn is_fused(&self) -> bool {
+        self.is_fused
+    }
+
+    /// Bytes of its weights.
+    pub fn weight_bytes(&self) -> usize {
+        let mut seen: HashMap<ContentHash, usize> = HashMap::new();
+        for weight in self.programs.iter().flat_map(|program| program.block().weights()) {
+            seen.insert(weight.hash, weight.byte_len);
+        }
+        seen.values().sum()
+    }
+
+    fn sessions(&self, threads: NonZeroUsize) -> Result<Sessions> {
+        if let Some(free) = lock(&self.free).get_mut(&threads).and_then(Vec::pop) {
+            return Ok(free);
+        }
+        let options = LoadOptions { threads, ..self.options.clone() };
+        self.programs.iter().map(|program| self.engine.load(program, &options)).collect()
+    }
+
+    /// Runs the unit on so many threads; outputs are in `memory` wherever that can be known before.
+    pub fn run(
+        &self,
+        threads: NonZeroUsize,
+        inputs: &[Tensor],
+        memory: &dyn Memory,
+        wait: Wait,
+    ) -> Result<Vec<Tensor>> {
+        let mut sessions = self.sessions(threads)?;
+        let key: Vec<Vec<usize>> = inputs.iter().map(|input| input.shape().to_vec()).collect();
+        let known = lock(&self.shapes).get(&key).cloned();
+        let result = match &known {
+            Some(Some(shapes)) => {
+                match self.run_into(&mut sessions, inputs, shapes, memory, wait) {
+                    Err(error) if error.kind() == tessera_core::ErrorKind::Engine => {
+                        // The shapes may depend on what is in the tensors.
+                        let result = self.run_free(&mut sessions, inputs);
+                        if result.is_ok() {
+                            lock(&self.shapes).insert(key, None);
+                        }
+                        result
+                    }
+                    result => result,
+                }
+            }
+            Some(None) => self.run_free(&mut sessions, inputs),
+            None => {
+                let result = self.run_free(&mut sessions, inputs);
+                if let Ok(outputs) = &result {
+                    self.remember(key, outputs);
+                }
+                result
+            }
+        };
+        lock(&self.free).entry(threads).or_default().push(sessions);
+        result
+    }
+
+    fn remember(&self, key: Vec<Vec<usize>>, outputs: &[Tensor]) {
+        let mut shapes = lock(&self.shapes);
+        if shapes.len() < MOST_SHAPES {
+            let is_bytes = outputs.iter().all(|output| output.dtype() != DType::String);
+            let found = outputs.iter().map(|output| output.shape().to_vec()).collect();
+            shapes.insert(key, is_bytes.then_some(found));
+        }
+    }
+
+    fn run_into(
+        &self,
+        sessions: &mut Sessions,
+        inputs: &[Tensor],
+        shapes: &[Vec<usize>],
+        memory: &dyn Memory,
+        wait: Wait,
+    ) -> Result<Vec<Tensor>> {
+        let bound = self.graph.outputs.iter().zip(shapes).map(|((port, source), shape)| {
+            let tensor = memory.tensor(port.tensor_type.dtype, shape, wait)?;
+            Ok((*source, tensor))
+        });
+        let bound = bound.collect::<Result<Vec<_>>>()?;
+        self.run_blocks(sessions, inputs, bound)
+    }
+
+    fn run_free(&self, sessions: &mut Sessions, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.run_blocks(sessions, inputs, Vec::new())
+    }
+
+    /// Runs block after block; outputs go to the memory that is given for them.
+    fn run_blocks(
+        &self,
+        sessions: &mut Sessions,
+        inputs: &[Tensor],
+        bound: Vec<(Source, TensorMut)>,
+    ) -> Result<Vec<Tensor>> {
+        let missing = || Error::invalid("a block uses what no earlier block computes");
+        let mut bound: HashMap<Source, TensorMut> = bound.into_iter().collect();
+        let mut values: Vec<Vec<Tensor>> = Vec::with_capacity(sessions.len());
+        let find = |values: &[Vec<Tensor>], source: Source| match source {
+            Source::Input(index) => inputs.get(index).cloned().ok_or_else(missing),
+            Source::Block { block, output } => {
+                values.get(block).and_then(|made| made.get(output)).cloned().ok_or_else(missing)
+            }
+        };
+        for (block, (session, node)) in sessions.iter_mut().zip(&self.graph.blocks).enumerate() {
+            let given = node.inputs.iter().map(|&source| find(&values, source));
+            let given = given.collect::<Result<Vec<_>>>()?;
+            let outputs = (0..node.outputs.len())
+                .map(|output| bound.remove(&Source::Block { block, output }))
+                .collect();
+            values.push(session.run(&given, outputs)?);
+        }
+        self.graph.outputs.iter().map(|(_, source)| find(&values, *source)).collect()
+    }
+}
+
+/// The blocks of a unit as one program, where there are several and they can be.
+fn fused(unit: &Unit, members: &[Program]) -> Option<(BlockGraph, Program)> {
+    if members.len() < 2 {
+        return None;
+    }
+    let member = |hash: ContentHash| -> Result<Block> {
+        let found = members.iter().find(|program| program.block().hash() == hash);
+        let found = found.map(|program| program.block().clone());
+        found.ok_or_else(|| Error::not_found(format!("block {}", hash.short())))
+    };
+    let (block, graph) = fuse(&unit.graph, &member).ok()?;
+    let mut weights = HashMap::new();
+    for program in members {
+        for (reference, weight) in program.block().weights().iter().zip(program.weights()) {
+            weights.insert((reference.hash, reference.shape.clone()), weight.clone());
+        }
+    }
+    let weights = block
+        .weights()
+        .iter()
+        .map(|reference| weights.get(&(reference.hash, reference.shape.clone())).cloned())
+        .collect::<Option<Vec<_>>>()?;
+    Some((graph, Program::new(block, weights).ok()?))
+}

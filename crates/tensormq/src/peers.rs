@@ -1,0 +1,79 @@
+//! Who can be sent to: addresses by name, and a sender to each that was sent to.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use crate::sync::lock;
+use crate::{Address, Courier, Message, NotSent, Sender, Wait};
+use tessera_core::{Error, Result};
+
+/// The instances that this process knows, and its senders to them.
+pub struct Peers {
+    courier: Courier,
+    known: Mutex<HashMap<String, Known>>,
+}
+
+struct Known {
+    address: Address,
+    sender: Option<Arc<Mutex<Sender>>>,
+}
+
+impl Peers {
+    /// Nobody yet.
+    pub fn new(courier: Courier) -> Self {
+        Self { courier, known: Mutex::default() }
+    }
+
+    /// The courier that senders belong to.
+    pub fn courier(&self) -> &Courier {
+        &self.courier
+    }
+
+    /// Makes an instance known.
+    pub fn add(&self, name: &str, address: Address) {
+        let known = Known { address, sender: None };
+        let previous = lock(&self.known).insert(name.to_owned(), known);
+        // Its sender is closed outside the lock.
+        drop(previous);
+    }
+
+    /// Forgets an instance; a sender to it is closed once nobody sends with it.
+    pub fn forget(&self, name: &str) {
+        let forgotten = lock(&self.known).remove(name);
+        drop(forgotten);
+    }
+
+    /// Everyone who is known.
+    pub fn addresses(&self) -> Vec<(String, Address)> {
+        let known = lock(&self.known);
+        known.iter().map(|(name, known)| (name.clone(), known.address.clone())).collect()
+    }
+
+    /// The sender to an instance; `Lost` where there is none of that name any more.
+    pub fn sender(&self, name: &str) -> Result<Arc<Mutex<Sender>>> {
+        let gone = || Error::lost(format!("instance {name} is gone"));
+        let address = {
+            let known = lock(&self.known);
+            let entry = known.get(name).ok_or_else(gone)?;
+            if let Some(sender) = &entry.sender {
+                return Ok(Arc::clone(sender));
+            }
+            entry.address.clone()
+        };
+        // Not under the lock: connecting to another process takes a moment.
+        let sender = Arc::new(Mutex::new(self.courier.connect(&address)?));
+        let mut known = lock(&self.known);
+        let entry = known.get_mut(name).ok_or_else(gone)?;
+        Ok(Arc::clone(entry.sender.get_or_insert(sender)))
+    }
+
+    /// Sends to an instance; a message that was not sent comes back.
+    pub fn send(&self, name: &str, message: Message, wait: Wait) -> Result<(), Box<NotSent>> {
+        let sender = match self.sender(name) {
+            Ok(sender) => sender,
+            Err(error) => return Err(Box::new(NotSent { error, message })),
+        };
+        let sent = lock(&sender).send(message, wait);
+        sent.map(drop)
+    }
+}
