@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -8,7 +9,9 @@ use clap::{Args, Parser, Subcommand};
 use tessera_core::{Error, Result};
 use tessera_engine::{EngineName, LoadOptions};
 use tessera_graph::{CutPoints, ExitSpec, Split};
+use tessera_plan::Isolation;
 use tessera_tensormq::Transport;
+use tracing::level_filters::LevelFilter;
 
 /// Serves neural networks as blocks: cut any ONNX model, share what is the same, run the pieces.
 #[derive(Parser)]
@@ -56,9 +59,147 @@ pub(crate) enum Command {
     /// Look after a repository of blocks
     #[command(subcommand)]
     Repo(Repo),
+    /// Serve models over the Open Inference Protocol
+    ///
+    /// Cuts the models so that the layers they have in common are shared, stores them in the repository
+    /// and serves each as a task under its file's name; without models, serves what was served last (or
+    /// what PUT /v1/system asked for since). Clients of Triton and KServe work unchanged. SIGTERM and
+    /// Ctrl-C let requests finish first; a second one does not.
+    Serve(Serve),
+    /// Send requests to a server that speaks the Open Inference Protocol, and measure
+    ///
+    /// A closed loop of clients (--clients), an open loop at a rate (--rate), or a sweep of rates to find
+    /// out where the server is saturated (--sweep). Works with any server of the protocol.
+    Load(Load),
     /// Measure, and compare within one run
     #[command(subcommand)]
     Bench(Bench),
+    /// The process of a block; its server tells it what to do
+    #[command(hide = true)]
+    Block,
+}
+
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// ONNX files
+    pub(crate) models: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    #[command(flatten)]
+    pub(crate) split: SplitArguments,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    /// Address to listen on; 0.0.0.0 or :: for all of this machine's
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub(crate) host: IpAddr,
+    /// Port of the protocol over HTTP; 0 for any that is free
+    #[arg(long, default_value_t = 8000, value_name = "PORT")]
+    pub(crate) http: u16,
+    /// Port of the protocol over gRPC
+    #[arg(long, default_value_t = 8001, value_name = "PORT")]
+    pub(crate) grpc: u16,
+    /// Port of Prometheus' metrics
+    #[arg(long, default_value_t = 8002, value_name = "PORT")]
+    pub(crate) metrics: u16,
+    /// Port of the control plane
+    #[arg(long, default_value_t = 8003, value_name = "PORT")]
+    pub(crate) control: u16,
+    /// thread: blocks run on threads of the server; process: each in a process of its own
+    #[arg(long, default_value = "thread", value_name = "HOW", value_parser = crate::serve::isolation)]
+    pub(crate) isolation: Isolation,
+    /// Keep neighbouring blocks apart that no other task shares, instead of running them as one
+    #[arg(long)]
+    pub(crate) no_fusion: bool,
+    /// auto, onnxruntime or rten; auto takes ONNX Runtime where its library is found
+    #[arg(long, default_value_t = EngineName::Auto, value_parser = crate::serve::engine)]
+    pub(crate) engine: EngineName,
+    /// Cores to compute on [default: all]
+    #[arg(long)]
+    pub(crate) cores: Option<NonZeroUsize>,
+    /// Milliseconds that a request may take where neither it nor its task says
+    #[arg(long, default_value_t = 30_000, value_name = "MS")]
+    pub(crate) deadline: u64,
+    /// Milliseconds to wait for requests when stopping
+    #[arg(long, default_value_t = 30_000, value_name = "MS")]
+    pub(crate) drain: u64,
+    /// Keep nothing of what is served for the next start
+    #[arg(long)]
+    pub(crate) no_store: bool,
+    /// Send OpenTelemetry spans to this collector (OTLP over HTTP), such as http://localhost:4318
+    #[arg(long, value_name = "URL")]
+    pub(crate) traces: Option<String>,
+    /// error, warn, info, debug or trace
+    #[arg(long, default_value = "warn", value_name = "LEVEL", env = "TESSERA_LOG")]
+    pub(crate) log: LevelFilter,
+    /// Write logs as JSON
+    #[arg(long)]
+    pub(crate) log_json: bool,
+    /// Print one line of JSON when ready
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Load {
+    /// Name of the model
+    pub(crate) model: String,
+    /// Where the server is
+    #[arg(long, default_value = "http://127.0.0.1:8000")]
+    pub(crate) url: String,
+    /// Version of the model
+    #[arg(long)]
+    pub(crate) version: Option<String>,
+    /// Clients that each send the next request when they have the answer to the last [default: 1]
+    #[arg(long, conflicts_with_all = ["rate", "sweep"])]
+    pub(crate) clients: Option<usize>,
+    /// Requests per second, whether or not answers come back
+    #[arg(long, conflicts_with = "sweep")]
+    pub(crate) rate: Option<f64>,
+    /// Rates to try: "10,20,40", START:END:STEP, or auto[:START[:LIMIT]], which doubles and then bisects
+    #[arg(long, value_name = "RATES", num_args = 0..=1, default_missing_value = "auto")]
+    pub(crate) sweep: Option<String>,
+    /// poisson or constant
+    #[arg(long, default_value = "poisson")]
+    pub(crate) arrivals: String,
+    /// Seconds to measure, per rate in a sweep
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+    pub(crate) duration: f64,
+    /// Stop after so many requests instead (closed loop)
+    #[arg(long)]
+    pub(crate) requests: Option<u64>,
+    /// Seconds before the measurement
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    pub(crate) warm_up: f64,
+    /// Milliseconds within which an answer is worth something (goodput)
+    #[arg(long, value_name = "MS")]
+    pub(crate) deadline: Option<f64>,
+    /// Tell the server the deadline with each request
+    #[arg(long, requires = "deadline")]
+    pub(crate) send_deadline: bool,
+    /// Rows of each request, where the model's first dimension is open
+    #[arg(long)]
+    pub(crate) batch: Option<usize>,
+    /// Shape of an input with open dimensions; repeat for more
+    #[arg(long = "shape", value_name = "NAME=d,d,…")]
+    pub(crate) shapes: Vec<String>,
+    /// Values of an integer input: lo <= value < hi; repeat for more
+    #[arg(long = "range", value_name = "NAME=lo,hi")]
+    pub(crate) ranges: Vec<String>,
+    /// Seed of inputs and arrivals
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Send tensors as JSON, for servers without the binary extension
+    #[arg(long)]
+    pub(crate) json_tensors: bool,
+    /// Most connections of an open loop
+    #[arg(long, default_value_t = 512)]
+    pub(crate) connections: usize,
+    /// Write a report with plots to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args)]
@@ -388,6 +529,11 @@ pub(crate) enum Bench {
     Hop(BenchHop),
     /// A chain of processes that pass tensors on for a while: hops per second, and memory
     Relay(BenchRelay),
+    /// A server with a model in blocks beside the bare engine with the whole model
+    ///
+    /// Latency with one client, throughput with several, with blocks on threads and in processes, and
+    /// with ten tasks that share stages; and the memory of an idle server.
+    Serve(BenchServe),
     /// Kill processes that hand tensors over, at random, and count what is left of them
     ///
     /// Three processes in a row, of which some are killed at a random moment from their start on. The
@@ -415,6 +561,32 @@ pub(crate) struct BenchChain {
     /// Measured runs of each
     #[arg(long, default_value_t = 100)]
     pub(crate) runs: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchServe {
+    /// ONNX file with one input, or the name of a zoo architecture
+    #[arg(long, default_value = "resnet50")]
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) split: SplitArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    /// Measured requests of one client
+    #[arg(long, default_value_t = 100)]
+    pub(crate) runs: usize,
+    /// Clients for the throughput
+    #[arg(long, default_value_t = 8)]
+    pub(crate) clients: usize,
+    /// Seconds of each measurement of throughput
+    #[arg(long, default_value_t = 4.0)]
+    pub(crate) seconds: f64,
+    /// How often each is measured, in turns
+    #[arg(long, default_value_t = 5)]
+    pub(crate) rounds: usize,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

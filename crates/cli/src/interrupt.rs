@@ -12,6 +12,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static INSTEAD: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
+
+/// Has the first interrupt do this instead of ending the process; the second one ends it.
+pub(crate) fn instead(what: impl Fn() + Send + 'static) {
+    *INSTEAD.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Box::new(what));
+}
 
 /// What the names of this process' unfinished files begin with.
 pub(crate) fn mark() -> String {
@@ -44,7 +50,16 @@ pub(crate) fn clean_up_on_interrupt() {
         }
     };
     std::thread::spawn(move || {
-        let Some(signal) = signals.forever().next() else { return };
+        let mut signals = signals.forever();
+        let Some(mut signal) = signals.next() else { return };
+        let instead = INSTEAD.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(instead) = instead {
+            instead();
+            match signals.next() {
+                Some(second) => signal = second,
+                None => return,
+            }
+        }
         INTERRUPTED.store(true, Ordering::SeqCst);
         // The rest of the process is still at work and may write on for a moment: it is clean once
         // it stays clean.

@@ -6,10 +6,12 @@ mod arguments;
 mod commands;
 mod inputs;
 mod interrupt;
+mod logs;
 mod model_file;
 mod npy;
 mod output;
 mod random;
+mod serve;
 
 use std::process::ExitCode;
 

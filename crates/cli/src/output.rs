@@ -13,6 +13,13 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
     print(&text)
 }
 
+/// Prints a value as one line of JSON.
+pub(crate) fn print_json_line(value: &impl serde::Serialize) -> Result<()> {
+    let text =
+        serde_json::to_string(value).map_err(|error| Error::invalid(format!("JSON: {error}")))?;
+    print(&text)
+}
+
 /// Prints a line; a reader that went away is no error.
 pub(crate) fn print(text: &str) -> Result<()> {
     match writeln!(std::io::stdout(), "{text}") {

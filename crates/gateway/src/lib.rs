@@ -7,6 +7,7 @@ mod dispatcher;
 mod front_end;
 mod grpc;
 mod http;
+mod monitor;
 mod protocol;
 mod service;
 mod shared_memory;
@@ -18,6 +19,9 @@ pub use dispatcher::{
 pub use front_end::FrontEndOptions;
 pub use grpc::{GrpcFrontEnd, generated as inference, grpc_service};
 pub use http::router as http_router;
+pub use monitor::{
+    InstanceSample, Monitor, MonitorOptions, Sample, TakeSample, TaskSample, TraceOptions,
+};
 pub use service::{
     Answer, Answering, Refusal, Request, Service, Spent, TaskInfo, TaskState, TaskStatistics,
 };

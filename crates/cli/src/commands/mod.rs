@@ -2,6 +2,7 @@
 
 mod bench;
 mod inspect;
+mod load;
 mod profile;
 mod repo;
 mod run;
@@ -28,8 +29,17 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Repo(command) => repo::run(&command),
+        Command::Serve(arguments) => crate::serve::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
         Command::Bench(command) => bench::run(&command),
+        Command::Block => block(),
     }
+}
+
+/// Runs a block for the server that started this process.
+fn block() -> Result<()> {
+    crate::logs::start(tracing::level_filters::LevelFilter::WARN, false);
+    tessera_node::run_block(&mut std::io::stdin().lock(), std::io::stdout())
 }
 
 /// The engine that the user asked for; says so where it is not the fast one.

@@ -237,20 +237,17 @@ impl<'a> JsonData<'a> {
             )));
         }
         match tensor.strings() {
-            Some(strings) => {
-                if strings.iter().any(|string| std::str::from_utf8(string).is_err()) {
-                    return Err(Error::invalid(
-                        "bytes that are no UTF-8 can't be sent as JSON, ask for them with \
-                         binary_data",
-                    ));
-                }
+            Some(strings) if strings.iter().any(|string| std::str::from_utf8(string).is_err()) => {
+                return Err(Error::invalid(
+                    "bytes that are no UTF-8 can't be sent as JSON, ask for them with binary_data",
+                ));
             }
             None if tensor.bytes().is_none() => {
                 return Err(Error::engine(format!(
                     "{tensor:?} is not in memory that the CPU reads"
                 )));
             }
-            None => {}
+            _ => {}
         }
         Ok(Self(tensor))
     }

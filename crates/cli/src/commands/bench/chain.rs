@@ -123,7 +123,7 @@ fn paired_ratio(whole: &[Duration], chain: &[Duration]) -> f64 {
 }
 
 /// The file to measure; an architecture of the zoo is written to a folder that is gone afterwards.
-fn model_path(model: &str) -> Result<(PathBuf, Option<tempfile::TempDir>)> {
+pub(super) fn model_path(model: &str) -> Result<(PathBuf, Option<tempfile::TempDir>)> {
     let path = PathBuf::from(model);
     if path.is_file() {
         return Ok((path, None));

@@ -7,6 +7,8 @@ mod kill;
 mod memory;
 mod peer;
 mod relay;
+mod serve;
+mod server;
 mod siblings;
 mod stream;
 
@@ -19,6 +21,7 @@ pub(super) fn run(command: &Bench) -> Result<()> {
         Bench::Chain(arguments) => chain::run(arguments),
         Bench::Hop(arguments) => hop::run(arguments),
         Bench::Relay(arguments) => relay::run(arguments),
+        Bench::Serve(arguments) => serve::run(arguments),
         Bench::Kill(arguments) => kill::run(arguments),
         Bench::Peer(arguments) => peer::run(arguments),
         Bench::Siblings(arguments) => siblings::run(arguments),

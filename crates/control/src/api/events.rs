@@ -1,0 +1,27 @@
+//! What happens, as it happens: Server-Sent Events.
+
+use std::convert::Infallible;
+
+use axum::extract::State;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::manager::Manager;
+
+pub(super) async fn events(State(manager): State<Manager>) -> Response {
+    let events = stream::unfold(manager.site().events(), |mut receiver| async move {
+        let event = match receiver.recv().await {
+            Ok(event) => Event::default().data(event),
+            // A client that reads too slowly learns that it has missed something, and goes on.
+            Err(RecvError::Lagged(missed)) => {
+                Event::default().data(json!({"kind": "lagged", "missed": missed}).to_string())
+            }
+            Err(RecvError::Closed) => return None,
+        };
+        Some((Ok::<_, Infallible>(event), receiver))
+    });
+    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+}

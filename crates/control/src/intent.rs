@@ -1,0 +1,224 @@
+//! Intent: which tasks there should be, as `PUT /v1/system` takes it and the store keeps it.
+//!
+//! The document of BlockFlow is one of these; what is richer has the same fields. Reading is in
+//! `read.rs`, as every problem of a document is told at once.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+
+use serde::de::{Deserialize, Deserializer};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use tessera_core::Device;
+use tessera_plan::{Batching, BatchingChoice, Isolation};
+
+/// Which tasks there should be.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct System {
+    /// The blocks that paths may name, where the document lists them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<Vec<String>>,
+    /// The tasks, by name.
+    pub tasks: BTreeMap<String, Task>,
+    /// Whether neighbouring blocks that nobody tells apart run as one.
+    pub fusion: bool,
+    /// What keeps the blocks of tasks apart that say nothing themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+}
+
+impl Default for System {
+    fn default() -> Self {
+        Self { blocks: None, tasks: BTreeMap::new(), fusion: true, isolation: None }
+    }
+}
+
+impl System {
+    /// These tasks, with the server's defaults.
+    pub fn new(tasks: BTreeMap<String, Task>) -> Self {
+        Self { tasks, ..Self::default() }
+    }
+
+    /// The blocks that the document lists and no task uses.
+    pub fn unused(&self) -> Vec<String> {
+        let is_used = |block: &&String| self.tasks.values().any(|task| task.uses(block));
+        let blocks = self.blocks.iter().flatten();
+        blocks.filter(|block| !is_used(block)).cloned().collect()
+    }
+}
+
+impl<'de> Deserialize<'de> for System {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let document = serde_json::Value::deserialize(deserializer)?;
+        Self::from_json(&document).map_err(serde::de::Error::custom)
+    }
+}
+
+/// What a client can call.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Task {
+    /// What a request passes.
+    #[serde(flatten)]
+    pub path: TaskPath,
+    /// Thresholds of exits that differ from those of the models.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub exits: BTreeMap<String, f32>,
+    /// How long a request may take where the client says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+    /// Whether an exit that was not certain enough may answer where the rest fails.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub degrade: bool,
+    /// What keeps its blocks apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// How many instances of each of its blocks there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<usize>,
+    /// What its blocks run on.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    pub device: Option<Device>,
+    /// Whether requests are put together.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_batching")]
+    pub batching: Option<BatchingChoice>,
+    /// Most rows of one request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_rows: Option<usize>,
+}
+
+impl Task {
+    /// A task that passes this, with the server's defaults.
+    pub fn new(path: TaskPath) -> Self {
+        Self {
+            path,
+            exits: BTreeMap::new(),
+            deadline_ms: None,
+            degrade: false,
+            isolation: None,
+            replicas: None,
+            device: None,
+            batching: None,
+            max_rows: None,
+        }
+    }
+
+    /// A task that serves a whole model.
+    pub fn of_model(model: impl Into<String>) -> Self {
+        Self::new(TaskPath::Model(model.into()))
+    }
+
+    fn uses(&self, block: &str) -> bool {
+        self.names().any(|name| name == block)
+    }
+
+    /// What its path names, with repetitions.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let none: &[Step] = &[];
+        let (model, steps) = match &self.path {
+            TaskPath::Model(model) => (Some(model.as_str()), none),
+            TaskPath::Path(steps) => (None, steps.as_slice()),
+        };
+        model.into_iter().chain(steps.iter().map(|step| step.block.as_str()))
+    }
+}
+
+/// What a request of a task passes.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskPath {
+    /// Steps, in order.
+    Path(Vec<Step>),
+    /// A whole model.
+    Model(String),
+}
+
+/// One step of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its name, by which later steps refer to it; the block's where the document gives none.
+    pub name: String,
+    /// What it runs: a model, `MODEL/NUMBER`, or a block by its hash or the beginning of it.
+    pub block: String,
+    /// Where its inputs come from; `None` for the step before it.
+    pub inputs: Option<Vec<StepInput>>,
+}
+
+impl Step {
+    /// A step that runs `block` on what the step before it gives.
+    pub fn plain(block: impl Into<String>) -> Self {
+        let block = block.into();
+        Self { name: block.clone(), block, inputs: None }
+    }
+}
+
+impl Serialize for Step {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let is_plain = self.name == self.block;
+        if is_plain && self.inputs.is_none() {
+            return serializer.serialize_str(&self.block);
+        }
+        let mut object = serializer.serialize_map(None)?;
+        if !is_plain {
+            object.serialize_entry("name", &self.name)?;
+        }
+        object.serialize_entry("block", &self.block)?;
+        if let Some(inputs) = &self.inputs {
+            object.serialize_entry("inputs", inputs)?;
+        }
+        object.end()
+    }
+}
+
+/// Where an input of a step comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepInput {
+    /// An input of the task, by number: `$0`.
+    Task(usize),
+    /// An output of a step: `left` for its first, `left.1` for its second.
+    Step {
+        /// Name of the step.
+        name: String,
+        /// Number of its output.
+        output: usize,
+    },
+}
+
+impl Display for StepInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Task(number) => write!(f, "${number}"),
+            Self::Step { name, output: 0 } => f.write_str(name),
+            Self::Step { name, output } => write!(f, "{name}.{output}"),
+        }
+    }
+}
+
+impl Serialize for StepInput {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn as_text<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn as_batching<S: Serializer>(
+    choice: &Option<BatchingChoice>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match choice {
+        None => serializer.serialize_none(),
+        Some(BatchingChoice::Auto) => serializer.serialize_str("auto"),
+        Some(BatchingChoice::Off) => serializer.serialize_str("off"),
+        Some(BatchingChoice::On(Batching { max_rows, max_wait })) => {
+            let wait = u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX);
+            let mut object = serializer.serialize_map(Some(2))?;
+            object.serialize_entry("max_rows", max_rows)?;
+            object.serialize_entry("max_wait_ms", &wait)?;
+            object.end()
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What carries intent out: whoever runs blocks and answers requests.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use serde::Serialize;
+use tessera_core::Result;
+use tessera_graph::BlockGraph;
+use tessera_plan::PlannedTask;
+
+/// A future that a site returns.
+pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Finds what paths name.
+pub trait Catalogue: Send + Sync + 'static {
+    /// What `name` stands for: a model, `MODEL/NUMBER` for one block of it, or a block by its hash or the
+    /// beginning of it. `NotFound` names it and what there is.
+    fn find(&self, name: &str) -> Result<BlockGraph>;
+}
+
+/// What a change did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Applied {
+    /// Units that were started.
+    pub started: Vec<String>,
+    /// Units that ran before and still do.
+    pub kept: Vec<String>,
+    /// Units that were stopped.
+    pub stopped: Vec<String>,
+    /// Of the units that run, those made of several blocks, each with the hashes of its blocks.
+    pub fused: Vec<(String, Vec<String>)>,
+}
+
+/// How a block is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BlockStatus {
+    /// The unit's name.
+    pub name: String,
+    /// The hashes of its blocks; more than one where they are fused.
+    pub blocks: Vec<String>,
+    /// The tasks that use it.
+    pub tasks: Vec<String>,
+    /// thread or process.
+    pub isolation: String,
+    /// What it runs on.
+    pub device: String,
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
+    /// Rows that are put together, where any are.
+    pub max_batch_rows: Option<u64>,
+    /// Its instances.
+    pub instances: Vec<InstanceReport>,
+}
+
+/// How an instance of a block is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InstanceReport {
+    /// Its name.
+    pub name: String,
+    /// starting, up, restarting, failed or stopped.
+    pub state: String,
+    /// Why it failed.
+    pub reason: Option<String>,
+    /// Its process, where it has one of its own.
+    pub process: Option<u32>,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// Requests that it ran.
+    pub requests: u64,
+    /// Requests that are on their way to it or at it.
+    pub in_flight: u64,
+}
+
+/// How a task is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TaskStatus {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// ready, loading or unavailable.
+    pub state: String,
+    /// Why it does not answer.
+    pub reason: Option<String>,
+    /// The units that a request passes, in order.
+    pub path: Vec<String>,
+    /// Its exits: name, threshold, and how often each was taken.
+    pub exits: Vec<ExitStatus>,
+    /// Requests that wait or are on their way.
+    pub in_flight: u64,
+}
+
+/// How an exit is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExitStatus {
+    /// Name of its output.
+    pub name: String,
+    /// Taken where the normalised entropy is at most this.
+    pub threshold: f32,
+    /// How often it was taken.
+    pub taken: u64,
+}
+
+/// The answer of one instance to a ping.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PingAnswer {
+    /// The instance.
+    pub instance: String,
+    /// How long it took to answer, in milliseconds.
+    pub answered_ms: Option<f64>,
+    /// Why there was no answer.
+    pub error: Option<String>,
+    /// For how long it has been computing, in milliseconds; 0 while it does not.
+    pub busy_ms: u64,
+    /// Requests that it ran.
+    pub requests: u64,
+}
+
+/// Runs blocks and answers requests.
+pub trait Site: Send + Sync + 'static {
+    /// Makes what runs be what these tasks need. Requests of tasks that stay are not disturbed; where it
+    /// fails nothing has changed.
+    fn apply(&self, tasks: Vec<PlannedTask>, fusion: bool) -> Doing<'_, Result<Applied>>;
+
+    /// Every block that runs or should.
+    fn blocks(&self) -> Vec<BlockStatus>;
+
+    /// Every task.
+    fn tasks(&self) -> Vec<TaskStatus>;
+
+    /// Pings the instances of a block, named as in [`BlockStatus`] or by the beginning of one hash.
+    fn ping<'a>(&'a self, block: &'a str) -> Doing<'a, Result<Vec<PingAnswer>>>;
+
+    /// Stops a block until it is started again; tasks that need it answer with an error that says so.
+    fn stop<'a>(&'a self, block: &'a str) -> Doing<'a, Result<()>>;
+
+    /// Starts a block that was stopped or has failed.
+    fn start<'a>(&'a self, block: &'a str) -> Doing<'a, Result<()>>;
+
+    /// Sets the threshold of an exit, at once.
+    fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()>;
+
+    /// What happens from now on, each event a JSON object with a `kind`.
+    fn events(&self) -> tokio::sync::broadcast::Receiver<std::sync::Arc<str>>;
+}

@@ -1,0 +1,300 @@
+//! A catalogue of three blocks and a model with an exit, a site that runs nothing, and a store that
+//! fails when told to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use tessera_core::{ContentHash, DType, Dim, Error, Result, TensorType};
+use tessera_graph::{BlockGraph, BlockNode, Exit, Port, ScoreKind, Source};
+use tessera_plan::{PlannedTask, Unit, deploy};
+use tokio::sync::broadcast;
+
+use crate::store::{MemoryStore, Store, Stored};
+use crate::{
+    Applied, BlockStatus, Catalogue, Defaults, Doing, ExitStatus, InstanceReport, Manager,
+    PingAnswer, Site, TaskStatus,
+};
+
+fn port(name: &str, size: usize) -> Port {
+    let dims = vec![Dim::Symbol("N".to_owned()), Dim::Fixed(size)];
+    Port { name: name.to_owned(), tensor_type: TensorType::new(DType::F32, dims) }
+}
+
+/// One block from `f32[N,from]` to `f32[N,to]`.
+pub(super) fn block(name: &str, from: usize, to: usize) -> BlockGraph {
+    BlockGraph {
+        inputs: vec![port("x", from)],
+        blocks: vec![BlockNode {
+            block: ContentHash::of(name.as_bytes()),
+            inputs: vec![Source::Input(0)],
+            outputs: vec![port("y", to)],
+        }],
+        outputs: vec![(port("y", to), Source::Block { block: 0, output: 0 })],
+        exits: Vec::new(),
+    }
+}
+
+/// A model of a trunk, a rest, and an exit between them.
+fn early() -> BlockGraph {
+    let node = |name: &str, from, output: &str| BlockNode {
+        block: ContentHash::of(name.as_bytes()),
+        inputs: vec![from],
+        outputs: vec![port(output, 4)],
+    };
+    let trunk = Source::Block { block: 0, output: 0 };
+    BlockGraph {
+        inputs: vec![port("x", 4)],
+        blocks: vec![
+            node("trunk", Source::Input(0), "t"),
+            node("head", trunk, "exit_1"),
+            node("rest", trunk, "y"),
+        ],
+        outputs: vec![(port("y", 4), Source::Block { block: 2, output: 0 })],
+        exits: vec![Exit {
+            output: "exit_1".to_owned(),
+            threshold: 0.5,
+            scores: ScoreKind::Logits,
+            head: 1,
+            after: Some(0),
+        }],
+    }
+}
+
+/// A block that joins two tensors.
+fn join() -> BlockGraph {
+    let mut graph = block("join", 4, 4);
+    graph.inputs.push(port("x1", 4));
+    graph.blocks[0].inputs.push(Source::Input(1));
+    graph
+}
+
+pub(super) struct FakeCatalogue(pub(super) Mutex<BTreeMap<String, BlockGraph>>);
+
+impl Default for FakeCatalogue {
+    fn default() -> Self {
+        let models = [
+            ("block1", block("block1", 3, 4)),
+            ("block2", block("block2", 4, 4)),
+            ("block3", block("block3", 4, 10)),
+            ("wide", block("wide", 512, 10)),
+            ("early", early()),
+            ("join", join()),
+        ];
+        Self(Mutex::new(models.map(|(name, graph)| (name.to_owned(), graph)).into()))
+    }
+}
+
+impl Catalogue for FakeCatalogue {
+    fn find(&self, name: &str) -> Result<BlockGraph> {
+        let found = self.0.lock().unwrap().get(name).cloned();
+        found.ok_or_else(|| Error::not_found(format!("there is no model \"{name}\"")))
+    }
+}
+
+#[derive(Default)]
+pub(super) struct FakeStore {
+    kept: MemoryStore,
+    pub(super) is_broken: AtomicBool,
+}
+
+impl Store for FakeStore {
+    fn load(&self) -> Result<Option<Stored>> {
+        self.kept.load()
+    }
+
+    fn save(&self, stored: &Stored) -> Result<()> {
+        if self.is_broken.load(Ordering::SeqCst) {
+            return Err(Error::corrupt("the disk is full"));
+        }
+        self.kept.save(stored)
+    }
+}
+
+pub(super) struct FakeSite {
+    pub(super) running: Mutex<Vec<PlannedTask>>,
+    units: Mutex<Vec<Unit>>,
+    stopped: Mutex<BTreeSet<String>>,
+    /// Whether changes are refused.
+    pub(super) refuses: AtomicBool,
+    at_once: AtomicUsize,
+    /// The most changes that there were at the same time.
+    pub(super) most_at_once: AtomicUsize,
+    pub(super) events: broadcast::Sender<Arc<str>>,
+}
+
+impl FakeSite {
+    fn new() -> Self {
+        Self {
+            running: Mutex::default(),
+            units: Mutex::default(),
+            stopped: Mutex::default(),
+            refuses: AtomicBool::new(false),
+            at_once: AtomicUsize::new(0),
+            most_at_once: AtomicUsize::new(0),
+            events: broadcast::channel(2).0,
+        }
+    }
+
+    /// The tasks that run, each with its version.
+    pub(super) fn versions(&self) -> Vec<(String, String)> {
+        let running = self.running.lock().unwrap();
+        running.iter().map(|task| (task.name.clone(), task.version.clone())).collect()
+    }
+
+    fn check(&self, block: &str) -> Result<()> {
+        match self.units.lock().unwrap().iter().any(|unit| unit.id.0 == block) {
+            true => Ok(()),
+            false => Err(Error::not_found(format!("there is no block \"{block}\""))),
+        }
+    }
+}
+
+impl Site for FakeSite {
+    fn apply(&self, tasks: Vec<PlannedTask>, fusion: bool) -> Doing<'_, Result<Applied>> {
+        Box::pin(async move {
+            let now = self.at_once.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most_at_once.fetch_max(now, Ordering::SeqCst);
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            self.at_once.fetch_sub(1, Ordering::SeqCst);
+            if self.refuses.load(Ordering::SeqCst) {
+                return Err(Error::full("there is no room"));
+            }
+            let units = deploy(&tasks, fusion)?.units;
+            let names =
+                |units: &[Unit]| units.iter().map(|unit| unit.id.0.clone()).collect::<Vec<_>>();
+            let mut running = self.units.lock().unwrap();
+            let (before, after) = (names(&running), names(&units));
+            let of = |from: &[String], is_in: bool, other: &[String]| -> Vec<String> {
+                from.iter().filter(|name| other.contains(name) == is_in).cloned().collect()
+            };
+            let fused = units.iter().filter(|unit| unit.graph.blocks.len() > 1).map(|unit| {
+                (unit.id.0.clone(), unit.blocks().map(|hash| hash.to_string()).collect())
+            });
+            let applied = Applied {
+                started: of(&after, false, &before),
+                kept: of(&after, true, &before),
+                stopped: of(&before, false, &after),
+                fused: fused.collect(),
+            };
+            *running = units;
+            *self.running.lock().unwrap() = tasks;
+            Ok(applied)
+        })
+    }
+
+    fn blocks(&self) -> Vec<BlockStatus> {
+        let stopped = self.stopped.lock().unwrap();
+        let status = |unit: &Unit| BlockStatus {
+            name: unit.id.0.clone(),
+            blocks: unit.blocks().map(|hash| hash.to_string()).collect(),
+            tasks: unit.tasks.clone(),
+            isolation: unit.settings.isolation.to_string(),
+            device: unit.settings.device.to_string(),
+            weight_bytes: 7,
+            max_batch_rows: None,
+            instances: vec![InstanceReport {
+                name: format!("{}.0", unit.id),
+                state: if stopped.contains(&unit.id.0) { "stopped" } else { "up" }.to_owned(),
+                reason: None,
+                process: Some(1),
+                restarts: 0,
+                requests: 3,
+                in_flight: 0,
+            }],
+        };
+        self.units.lock().unwrap().iter().map(status).collect()
+    }
+
+    fn tasks(&self) -> Vec<TaskStatus> {
+        let exit = |exit: &Exit| ExitStatus {
+            name: exit.output.clone(),
+            threshold: exit.threshold,
+            taken: 0,
+        };
+        let status = |task: &PlannedTask| TaskStatus {
+            name: task.name.clone(),
+            version: task.version.clone(),
+            state: "ready".to_owned(),
+            reason: None,
+            path: vec!["ab12".to_owned()],
+            exits: task.graph.exits.iter().map(exit).collect(),
+            in_flight: 0,
+        };
+        self.running.lock().unwrap().iter().map(status).collect()
+    }
+
+    fn ping<'a>(&'a self, block: &'a str) -> Doing<'a, Result<Vec<PingAnswer>>> {
+        Box::pin(async move {
+            self.check(block)?;
+            Ok(vec![PingAnswer {
+                instance: format!("{block}.0"),
+                answered_ms: Some(0.25),
+                error: None,
+                busy_ms: 0,
+                requests: 3,
+            }])
+        })
+    }
+
+    fn stop<'a>(&'a self, block: &'a str) -> Doing<'a, Result<()>> {
+        Box::pin(async move {
+            self.check(block)?;
+            self.stopped.lock().unwrap().insert(block.to_owned());
+            Ok(())
+        })
+    }
+
+    fn start<'a>(&'a self, block: &'a str) -> Doing<'a, Result<()>> {
+        Box::pin(async move {
+            self.check(block)?;
+            self.stopped.lock().unwrap().remove(block);
+            Ok(())
+        })
+    }
+
+    fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()> {
+        let mut running = self.running.lock().unwrap();
+        let task = running.iter_mut().find(|known| known.name == task).unwrap();
+        let exit = task.graph.exits.iter_mut().find(|known| known.output == exit).unwrap();
+        exit.threshold = threshold;
+        Ok(())
+    }
+
+    fn events(&self) -> broadcast::Receiver<Arc<str>> {
+        self.events.subscribe()
+    }
+}
+
+/// A manager and what it works with.
+pub(super) struct Setup {
+    pub(super) manager: Manager,
+    pub(super) site: Arc<FakeSite>,
+    pub(super) store: Arc<FakeStore>,
+    pub(super) catalogue: Arc<FakeCatalogue>,
+}
+
+impl Setup {
+    pub(super) fn new() -> Self {
+        Self::over(Arc::default(), Arc::default())
+    }
+
+    /// A server that starts with what another one has left.
+    pub(super) fn over(store: Arc<FakeStore>, catalogue: Arc<FakeCatalogue>) -> Self {
+        let site = Arc::new(FakeSite::new());
+        let manager = Manager::new(
+            Arc::clone(&store) as Arc<dyn Store>,
+            Arc::clone(&catalogue) as Arc<dyn Catalogue>,
+            Arc::clone(&site) as Arc<dyn Site>,
+            Defaults::default(),
+        );
+        Self { manager, site, store, catalogue }
+    }
+
+    pub(super) fn router(&self) -> Router {
+        crate::router(&self.manager)
+    }
+}

@@ -1,0 +1,8 @@
+//! Tests of the control plane as a whole, with a site and a catalogue that only pretend.
+
+mod api;
+mod fakes;
+mod intent;
+mod manager;
+mod openapi;
+mod schema;

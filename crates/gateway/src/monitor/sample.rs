@@ -1,0 +1,51 @@
+//! What the monitor is told of the system as it is at one moment.
+
+use std::sync::Arc;
+
+/// Takes a sample: once a second, and whenever metrics are asked for. Must not wait for long.
+pub type TakeSample = Arc<dyn Fn() -> Sample + Send + Sync>;
+
+/// The system at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// The tasks there are.
+    pub tasks: Vec<TaskSample>,
+    /// The instances of blocks there are.
+    pub instances: Vec<InstanceSample>,
+    /// Requests that wait at the dispatcher.
+    pub waiting: usize,
+    /// Bytes of tensors that were copied since the server started.
+    pub copied_bytes: u64,
+}
+
+/// A task at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct TaskSample {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Whether it answers.
+    pub ready: bool,
+    /// Requests of it that wait or are on their way.
+    pub in_flight: usize,
+}
+
+/// An instance of a block at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct InstanceSample {
+    /// Its block.
+    pub block: String,
+    /// Its name, `BLOCK.REPLICA.GENERATION`.
+    pub instance: String,
+    /// What keeps it apart from others.
+    pub isolation: String,
+    /// Its process, where it has one of its own.
+    pub process: Option<u32>,
+    /// Whether it takes requests.
+    pub up: bool,
+    /// Requests that are on their way to it or through it.
+    pub in_flight: usize,
+    /// How often it was started again.
+    pub restarts: u64,
+}
