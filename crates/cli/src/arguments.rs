@@ -534,6 +534,12 @@ pub(crate) enum Bench {
     /// Latency with one client, throughput with several, with blocks on threads and in processes, and
     /// with ten tasks that share stages; and the memory of an idle server.
     Serve(BenchServe),
+    /// A server that is asked for more than it can do: goodput, and memory
+    Overload(BenchOverload),
+    /// Change the tasks of a server under load, and count the failed requests of one that stays
+    Change(BenchChange),
+    /// Kill the processes of a server's blocks under load, and count answers and how soon blocks are back
+    Faults(BenchFaults),
     /// Kill processes that hand tensors over, at random, and count what is left of them
     ///
     /// Three processes in a row, of which some are killed at a random moment from their start on. The
@@ -587,6 +593,75 @@ pub(crate) struct BenchServe {
     /// How often each is measured, in turns
     #[arg(long, default_value_t = 5)]
     pub(crate) rounds: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchOverload {
+    /// ONNX file, or the name of a zoo architecture
+    #[arg(long, default_value = "resnet50")]
+    pub(crate) model: String,
+    /// thread or process
+    #[arg(long, default_value = "thread", value_parser = crate::serve::isolation)]
+    pub(crate) isolation: Isolation,
+    /// How much more than its capacity it is asked for
+    #[arg(long, default_value_t = 2.0)]
+    pub(crate) times: f64,
+    /// Milliseconds that a request may take
+    #[arg(long, default_value_t = 1000.0, value_name = "MS")]
+    pub(crate) deadline: f64,
+    /// How long
+    #[arg(long, default_value_t = 60.0)]
+    pub(crate) seconds: f64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchChange {
+    /// Zoo architecture
+    #[arg(long, default_value = "resnet18")]
+    pub(crate) model: String,
+    /// thread or process
+    #[arg(long, default_value = "thread", value_parser = crate::serve::isolation)]
+    pub(crate) isolation: Isolation,
+    /// How many updates
+    #[arg(long, default_value_t = 200)]
+    pub(crate) count: usize,
+    /// Clients that ask meanwhile
+    #[arg(long, default_value_t = 4)]
+    pub(crate) clients: usize,
+    /// Most milliseconds between a change and the next
+    #[arg(long, default_value_t = 200, value_name = "MS")]
+    pub(crate) pause: u64,
+    /// Seed of the changes
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchFaults {
+    /// Zoo architecture
+    #[arg(long, default_value = "resnet18")]
+    pub(crate) model: String,
+    /// How many kills
+    #[arg(long, default_value_t = 200)]
+    pub(crate) count: usize,
+    /// Clients that ask meanwhile
+    #[arg(long, default_value_t = 4)]
+    pub(crate) clients: usize,
+    /// Most milliseconds between a block that is back and the next kill
+    #[arg(long, default_value_t = 300, value_name = "MS")]
+    pub(crate) pause: u64,
+    /// Seed of who is killed when
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use tessera_core::{Device, Result, Tensor, TensorMut};
 
 pub use choose::{EngineName, choose};
-pub use mapping::Mapping;
+pub use mapping::{Mapping, SharedMapping};
 pub use onnxruntime::{OnnxRuntime, find_library};
 pub use program::{Program, ProgramWeight};
 pub use rten_engine::Rten;
@@ -37,6 +37,17 @@ pub struct LoadOptions {
 impl Default for LoadOptions {
     fn default() -> Self {
         Self { threads: NonZeroUsize::MIN, device: Device::Cpu, cache: None }
+    }
+}
+
+/// Gives memory that was freed back to the system, as far as the allocator lets it.
+///
+/// Loading makes and drops much: a model's file, what engines make of weights and share in the end.
+pub fn release_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: the call takes no pointers and may be made at any time.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 use memmap2::{Mmap, UncheckedAdvice};
 use tessera_core::{Error, Result};
@@ -45,5 +46,15 @@ impl Mapping {
 impl AsRef<[u8]> for Mapping {
     fn as_ref(&self) -> &[u8] {
         self.map.as_deref().unwrap_or_default()
+    }
+}
+
+/// A mapping that several have a hold on.
+#[derive(Clone)]
+pub struct SharedMapping(pub Arc<Mapping>);
+
+impl AsRef<[u8]> for SharedMapping {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_ref().as_ref()
     }
 }

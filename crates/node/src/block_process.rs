@@ -80,6 +80,7 @@ fn start_worker(
         at_once: start.cores,
     })?;
     let address = worker.address().clone();
+    tessera_engine::release_freed_memory();
     let ready = FromBlock::Ready { address, weight_bytes, is_fused, findings };
     Ok((worker, peers, ready))
 }

@@ -339,8 +339,6 @@ impl Shared {
             let begun = Deadline::now().nanoseconds();
             let outputs = self.parts.unit.run(share.cores(), &inputs, memory, wait)?;
             computed = Deadline::now().nanoseconds().saturating_sub(begun);
-            // Others may compute while we send.
-            drop(share);
             batch::split(&outputs, &rows)
         };
         let outputs = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))
@@ -352,9 +350,13 @@ impl Shared {
                     self.onward(item, outputs, time);
                     self.done.fetch_add(1, Ordering::Relaxed);
                 }
+                // Not before it is sent on: whoever computes next would take the core that this needs,
+                // and the request would wait for milliseconds.
+                drop(share);
             }
             // One request may have spoilt it for the others.
             Err(error) if batch.len() > 1 && error.kind() != ErrorKind::TimedOut => {
+                drop(share);
                 for item in batch {
                     match self.parts.cores.take(item.log.accepted) {
                         Ok(share) => self.process(vec![item], share, started),

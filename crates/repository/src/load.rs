@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use tessera_core::{ContentHash, Error, Result, Tensor};
-use tessera_engine::{Mapping, Program, ProgramWeight};
+use tessera_engine::{Mapping, Program, ProgramWeight, SharedMapping};
 use tessera_graph::{Block, WeightRef};
 
 use crate::files::{Kind, content_path};
@@ -84,13 +84,4 @@ pub(crate) fn check(kind: Kind, hash: ContentHash, bytes: &[u8]) -> Result<()> {
         bytes.len(),
         found.short()
     )))
-}
-
-/// A mapping that bytes keep alive.
-struct SharedMapping(Arc<Mapping>);
-
-impl AsRef<[u8]> for SharedMapping {
-    fn as_ref(&self) -> &[u8] {
-        self.0.as_ref().as_ref()
-    }
 }

@@ -176,6 +176,7 @@ async fn serve(arguments: &Serve, mut stopped: watch::Receiver<bool>) -> Result<
             return Ok(());
         }
     }
+    tessera_engine::release_freed_memory();
     is_up.store(true, Ordering::Release);
     let engine = format!("{engine} {version}");
     announce(arguments, &addresses, engine, cores, &site)?;

@@ -28,6 +28,8 @@ pub(super) struct ServeSite {
     cores: usize,
     memory: Arc<InputMemory>,
     units: Mutex<BTreeMap<UnitId, Unit>>,
+    /// Held while units are started or stopped: what one change stops, the next may need again.
+    changing: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Passes what happens to instances on to the dispatcher.
@@ -56,7 +58,8 @@ impl ServeSite {
         cores: usize,
         memory: Arc<InputMemory>,
     ) -> Self {
-        Self { node, dispatcher, monitor, courier, cores, memory, units: Mutex::default() }
+        let (units, changing) = (Mutex::default(), Arc::default());
+        Self { node, dispatcher, monitor, courier, cores, memory, units, changing }
     }
 
     /// Requests that wait or are on their way.
@@ -108,6 +111,7 @@ impl ServeSite {
 
     async fn apply_all(&self, tasks: Vec<PlannedTask>, fusion: bool) -> Result<Applied> {
         let deployment = deploy(&tasks, fusion)?;
+        let _changing = self.changing.lock().await;
         let mut applied = Applied::default();
         let before = self.units().clone();
         for unit in &deployment.units {
@@ -165,8 +169,10 @@ impl ServeSite {
             return applied;
         }
         let (node, dispatcher) = (self.node.clone(), self.dispatcher.clone());
+        let changing = Arc::clone(&self.changing);
         tokio::spawn(async move {
             dispatcher.drained(previous).await;
+            let _changing = changing.lock().await;
             let stop = move || {
                 // It may be needed again by now.
                 for id in superfluous.iter().filter(|id| !dispatcher.uses(id)) {

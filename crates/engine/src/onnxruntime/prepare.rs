@@ -14,7 +14,7 @@ use tessera_graph::onnx::{ModelProto, NodeProto, TensorProto, tensor_proto};
 use super::session::SharedSession;
 use super::value::{OrtValue, check};
 use super::{engine_error, layout};
-use crate::{Mapping, Program};
+use crate::{Mapping, Program, SharedMapping};
 
 /// Constants up to this size stay in the optimised model; larger ones are references.
 const INLINE_BYTES: usize = 1024;
@@ -33,6 +33,7 @@ pub(super) struct Prepared {
     file_len: usize,
     /// What sessions make of weights for themselves, shared by all of them.
     packed: PrepackedWeights,
+    mapping: Option<Arc<Mapping>>,
 }
 
 impl Prepared {
@@ -129,10 +130,13 @@ impl Prepared {
         })?;
         let graph = proto.graph.get_or_insert_default();
         layout::leave(graph);
-        let file = match weights.exists() {
-            true => Bytes::from_owner(Mapping::open(&weights)?),
-            false => Bytes::new(),
+        let mapping = match weights.exists() {
+            true => Some(Arc::new(Mapping::open(&weights)?)),
+            false => None,
         };
+        let file = mapping.as_ref().map_or_else(Bytes::new, |mapping| {
+            Bytes::from_owner(SharedMapping(Arc::clone(mapping)))
+        });
         let mut found = Vec::new();
         for tensor in graph.initializer.iter().filter(|tensor| is_external(tensor)) {
             let wrong = |what: &str| {
@@ -150,7 +154,15 @@ impl Prepared {
             weights: found,
             file_len: file.len(),
             packed: PrepackedWeights::new(),
+            mapping,
         })
+    }
+
+    /// Lets go of pages for now: those of weights that sessions have packed are not needed again.
+    pub(super) fn release_pages(&self) {
+        if let Some(mapping) = &self.mapping {
+            mapping.release_pages();
+        }
     }
 
     /// Where sessions keep what they make of weights for themselves.

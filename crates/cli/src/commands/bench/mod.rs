@@ -1,10 +1,12 @@
 //! `tessera bench`: benchmarks that compare within one run.
 
 mod chain;
+mod disturb;
 mod hop;
 mod hop_compare;
 mod kill;
 mod memory;
+mod overload;
 mod peer;
 mod relay;
 mod serve;
@@ -22,6 +24,9 @@ pub(super) fn run(command: &Bench) -> Result<()> {
         Bench::Hop(arguments) => hop::run(arguments),
         Bench::Relay(arguments) => relay::run(arguments),
         Bench::Serve(arguments) => serve::run(arguments),
+        Bench::Overload(arguments) => overload::run(arguments),
+        Bench::Change(arguments) => disturb::change(arguments),
+        Bench::Faults(arguments) => disturb::faults(arguments),
         Bench::Kill(arguments) => kill::run(arguments),
         Bench::Peer(arguments) => peer::run(arguments),
         Bench::Siblings(arguments) => siblings::run(arguments),

@@ -22,7 +22,14 @@ pub(super) struct Told {
     pub(super) http: SocketAddr,
     pub(super) control: SocketAddr,
     pub(super) process: u32,
+    pub(super) tasks: Vec<Task>,
     pub(super) blocks: Vec<Block>,
+}
+
+/// A task that it serves.
+#[derive(Debug, Deserialize)]
+pub(super) struct Task {
+    pub(super) name: String,
 }
 
 /// A block that it runs.
