@@ -12,7 +12,8 @@ import server
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 240
-# The last one stops the shared server for one of its own.
+# Those that need a server of their own; the others share one.
+ALONE = ("test_processes", "test_control_api")
 MODULES = (
     ("test_triton_http", "tritonclient.http and .aio"),
     ("test_http_errors", "errors over HTTP"),
@@ -20,6 +21,7 @@ MODULES = (
     ("test_shared_memory", "system shared memory"),
     ("test_kserve", "KServe's clients"),
     ("test_perf_analyzer", "perf_analyzer"),
+    ("test_processes", "blocks in processes of their own"),
     ("test_control_api", "the control plane (schemathesis)"),
 )
 
@@ -65,7 +67,7 @@ def main() -> int:
         if wanted and module not in wanted:
             continue
         variables = dict(os.environ)
-        if module == "test_control_api":
+        if module in ALONE:
             server.stop_shared()
         else:
             variables[server.ATTACH] = json.dumps(server.shared().told())

@@ -97,10 +97,16 @@ class Shared:
 
     def __init__(self):
         self.folder = Path(tempfile.mkdtemp(prefix="tessera-clients-"))
-        self.files = models.write_all(self.folder)
-        self.files["resnet"] = zoo(self.folder, "resnet18", "--batch", "dynamic", output="resnet")
-        self.files["exits"] = zoo(self.folder, "resnet18", "--exits", output="exits")
-        self.server = Server(self.folder, list(self.files.values()))
+        try:
+            self.files = models.write_all(self.folder)
+            self.files["resnet"] = zoo(
+                self.folder, "resnet18", "--batch", "dynamic", output="resnet"
+            )
+            self.files["exits"] = zoo(self.folder, "resnet18", "--exits", output="exits")
+            self.server = Server(self.folder, list(self.files.values()))
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
 
     def told(self) -> dict:
         """What a process needs to attach to it."""

@@ -3,10 +3,12 @@
 It has a server of its own: what schemathesis makes up includes requests that stop every task.
 """
 
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -26,6 +28,40 @@ CHECKS = ",".join(
     )
 )
 SECONDS = 90
+DOCUMENT = server.ROOT / "docs" / "openapi.json"
+
+
+def with_names_that_there_are(document: dict) -> dict:
+    """The document, where names are not any but mostly those of tasks and blocks that there are.
+
+    Names that are made up are nearly always unknown, so that little happens.
+    """
+
+    def one_of(*values: str) -> dict:
+        return {"type": "string", "enum": list(values)}
+
+    schemas = document["components"]["schemas"]
+    parameters = document["components"]["parameters"]
+    models = ("fixed", "scores", "add_sub_int32", "exits")
+    tasks = one_of("fixed", "scores", "exits", "one", "two")
+    schemas["BlockName"] = one_of(*models, "exits/0", "exits/1", "exits/2", "scores/0")
+    schemas["StepInput"] = one_of("$0", "$1", "a", "b", "a.0", "b.1", "exits", "exits/0.1")
+    schemas["Step"]["properties"]["name"] = one_of("a", "b", "c")
+    schemas["System"]["properties"]["tasks"]["propertyNames"] = tasks
+    parameters["Task"]["schema"] = tasks
+    parameters["Exit"]["schema"] = one_of("exit_stage2", "none")
+    threshold = {"$ref": "#/components/schemas/Threshold"}
+    for kind in ("TaskOfModel", "TaskOfSteps"):
+        schemas[kind]["properties"] |= {
+            "device": one_of("cpu"),
+            "replicas": {"type": "integer", "minimum": 1, "maximum": 2},
+            "exits": {
+                "type": "object",
+                "properties": {"exit_stage2": threshold},
+                "additionalProperties": False,
+            },
+        }
+    return document
 
 
 class ControlApi(unittest.TestCase):
@@ -43,13 +79,13 @@ class ControlApi(unittest.TestCase):
         cls.server = server.Server(cls.folder, files)
         cls.addClassCleanup(cls.server.stop)
 
-    def schemathesis(self, *options: str, parameters: dict[str, str] | None = None):
+    def schemathesis(self, *options: str, document: Path = DOCUMENT, parameters: dict = {}):
         """Makes requests up, with these parameters of paths where they are given."""
         config = self.folder / "schemathesis.toml"
-        lines = [f'{name} = "{value}"' for name, value in (parameters or {}).items()]
+        lines = [f'{name} = "{value}"' for name, value in parameters.items()]
         config.write_text("\n".join(["[parameters]", *lines, ""]))
         command = [Path(sys.executable).parent / "schemathesis", "--config-file", config, "run"]
-        command += [server.ROOT / "docs" / "openapi.json", "--url", f"http://{self.server.control}"]
+        command += [document, "--url", f"http://{self.server.control}"]
         command += ["--checks", CHECKS, "--phases", "examples,coverage,fuzzing", "--seed", "1"]
         command += ["--no-color", "--warnings", "off", "--generation-database", "none"]
         # A stream of events never ends.
@@ -65,6 +101,13 @@ class ControlApi(unittest.TestCase):
         self.assertEqual(ended.returncode, 0, ended.stdout[-6000:])
         self.assertRegex(ended.stdout, r"Test cases:\s+\d{3,} generated")
         self.assertIsNone(self.server.process.poll(), "the server has ended")
+
+    def put_back(self, system: dict):
+        """Makes these the tasks again, for the next test."""
+        deadline = time.monotonic() + 10
+        while call(self.server.control, "PUT", "/v1/system", system)[0] != 200:
+            self.assertLess(time.monotonic(), deadline, "the tasks do not come back")
+            time.sleep(0.1)
 
     # Tests run in the order of their names: the last one leaves nothing to test.
 
@@ -87,6 +130,15 @@ class ControlApi(unittest.TestCase):
             self.assertNotIn("again", changed["tasks"])
             self.assertFalse(client.is_model_ready("again"))
 
+    def test_1_tasks_go_and_come_back_at_once(self):
+        every = call(self.server.control, "GET", "/v1/system")[2]
+        only = {"tasks": {"fixed": {"model": "fixed"}}}
+        self.addCleanup(self.put_back, every)
+        for _ in range(60):
+            for system in (only, every):
+                status, _, told = call(self.server.control, "PUT", "/v1/system", system)
+                self.assertEqual(status, 200, told)
+
     def test_2_what_is_there_answers_as_the_document_says(self):
         block = next(
             block["name"] for block in self.server.told["blocks"] if "exits" in block["tasks"]
@@ -96,7 +148,20 @@ class ControlApi(unittest.TestCase):
         parameters = {"task": "exits", "exit": "exit_stage2", "block": block}
         self.schemathesis("--max-examples", "50", *keep, parameters=parameters)
 
-    def test_3_whatever_is_asked_is_answered_as_the_document_says(self):
+    def test_3_a_device_that_is_not_there_is_named_wherever_blocks_run(self):
+        for isolation in ("thread", "process"):
+            with self.subTest(isolation):
+                body = {"model": "fixed", "device": "cuda:7", "isolation": isolation}
+                status, _, told = call(self.server.control, "PUT", "/v1/tasks/elsewhere", body)
+                self.assertEqual(status, 501, told)
+                self.assertIn("cuda:7", told["error"])
+
+    def test_4_names_that_there_are_can_be_put_together_in_any_way(self):
+        path = self.folder / "names.json"
+        path.write_text(json.dumps(with_names_that_there_are(json.loads(DOCUMENT.read_text()))))
+        self.schemathesis("--max-examples", "40", "--mode", "positive", document=path)
+
+    def test_5_whatever_is_asked_is_answered_as_the_document_says(self):
         self.schemathesis("--max-examples", "100")
 
 

@@ -115,6 +115,11 @@ class TritonGrpc(ClientTest):
         result = self.client.infer("resnet", inputs)
         self.assert_same(result.as_numpy("output"), expected, tolerance=1e-4)
 
+    def test_a_tensor_of_many_megabytes_goes_in_and_out(self):
+        x = numpy.random.default_rng(4).standard_normal((1, 4_000_000), numpy.float32)
+        result = self.client.infer("dynamic", [make_input("x", "FP32", x)])
+        self.assert_same(result.as_numpy("y"), -numpy.maximum(x, 0))
+
     def test_compression_is_understood(self):
         arrays = models.examples("INT32", rows=8)
         for algorithm in ("gzip", "deflate"):

@@ -188,6 +188,37 @@ class TritonHttp(ClientTest):
             result = self.client.infer("dynamic", [make_input("x", "FP32", x)])
             self.assert_same(result.as_numpy("y"), self.expected("dynamic", x=x)["y"])
 
+    def test_numbers_that_json_has_no_words_for_go_in(self):
+        # The client writes NaN and Infinity, as Triton reads and writes them.
+        x = numpy.array([[numpy.nan, numpy.inf, -numpy.inf, 1, 0]], numpy.float32)
+        result = self.client.infer("scores", [make_input("x", "FP32", x, binary=False)])
+        self.assert_same(result.as_numpy("y"), x)
+
+    def test_numbers_that_json_has_no_words_for_come_out(self):
+        for value in (numpy.nan, numpy.inf, -numpy.inf):
+            with self.subTest(value):
+                x = numpy.array([[value, 1, 2, 3, 4]], numpy.float32)
+                wanted = [triton.InferRequestedOutput("y", binary_data=False)]
+                result = self.client.infer("scores", [make_input("x", "FP32", x)], outputs=wanted)
+                self.assert_same(result.as_numpy("y"), x)
+
+    def test_a_tensor_of_many_megabytes_goes_in_and_out(self):
+        x = numpy.random.default_rng(4).standard_normal((1, 4_000_000), numpy.float32)
+        result = self.client.infer("dynamic", [make_input("x", "FP32", x)])
+        self.assert_same(result.as_numpy("y"), -numpy.maximum(x, 0))
+
+    def test_a_body_may_be_the_bytes_of_the_one_input(self):
+        x = numpy.array([[1, -2, 3], [-4, 5, -6]], numpy.float32)
+        response = self.client._post(
+            "v2/models/fixed/infer", x.tobytes(), {"Inference-Header-Content-Length": "0"}, None
+        )
+        self.assertEqual(response.status_code, 200)
+        told = response.get("Inference-Header-Content-Length")
+        result = triton.InferenceServerClient.parse_response_body(
+            response.read(), header_length=int(told)
+        )
+        self.assert_same(result.as_numpy("y"), numpy.abs(x))
+
     def test_a_network_answers_as_onnxruntime_does(self):
         images = numpy.random.default_rng(1).standard_normal((3, 3, 224, 224), numpy.float32)
         expected = self.expected("resnet", input=images)["output"]
@@ -244,6 +275,13 @@ class TritonHttp(ClientTest):
             self.assertEqual([part[1] for part in parts], ["1", "4", "2", "0", "1", "2"])
             scores = [float(part[0]) for part in parts]
             numpy.testing.assert_allclose(scores, [0.9, 0.5, 0.3, 5, 4, 3], rtol=1e-5)
+
+    def test_there_are_no_more_classes_than_scores(self):
+        x = numpy.array([[1, 5, 3, 2, 4]], numpy.float32)
+        wanted = [triton.InferRequestedOutput("y", class_count=1000)]
+        got = self.client.infer("scores", [make_input("x", "FP32", x)], outputs=wanted)
+        got = [text.decode().split(":")[1] for text in got.as_numpy("y").flat]
+        self.assertEqual(got, ["1", "4", "2", "3", "0"])
 
     def test_classification_of_a_model_without_a_batch(self):
         values = numpy.arange(8, dtype=numpy.float32).reshape(2, 4)

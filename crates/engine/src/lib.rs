@@ -79,6 +79,9 @@ pub trait Session: Send {
     /// Whether a run computes into the memory that it is given, or copies its result there.
     fn computes_in_place(&self) -> bool;
 
+    /// Has the next run give the memory that it needed for itself back to the system at its end.
+    fn release_memory(&mut self) {}
+
     /// Runs the block.
     ///
     /// `outputs` has an entry per output: memory to write the result to, or `None` to have it

@@ -31,6 +31,7 @@ fn record(instance: &str, started: u64, batch: u64) -> Record {
         computed: 2_000_000,
         overhead: 10_000,
         batch,
+        rows: 1,
     }
 }
 

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use tessera_core::Result;
 use tessera_repository::Repository;
-use tessera_tensormq::{Courier, CourierOptions, Peers};
+use tessera_tensormq::{Courier, CourierOptions, Peers, RequestId};
 
-use crate::cores::Cores;
+use crate::cores::{Cores, at_once};
+use crate::given_up::GivenUp;
 use crate::link::{CoresOfNode, FromBlock, StartBlock, ToBlock, read_line, write_line};
 use crate::lock;
 use crate::memory::SharedMemory;
@@ -26,7 +27,8 @@ pub fn run_block(input: &mut dyn BufRead, output: impl Write + Send + 'static) -
         // Where nobody listens the next line that is read is the end.
         write_line(&mut *lock(&output), line).ok();
     };
-    let (worker, peers) = match start_worker(&start, &cores) {
+    let given_up = Arc::new(GivenUp::default());
+    let (worker, peers) = match start_worker(&start, &cores, &given_up) {
         Ok((worker, peers, ready)) => {
             tell(&ready);
             (worker, peers)
@@ -46,6 +48,11 @@ pub fn run_block(input: &mut dyn BufRead, output: impl Write + Send + 'static) -
             }
             ToBlock::Forget(name) => peers.forget(&name),
             ToBlock::Grant { ticket, cores: granted } => cores.granted(ticket, granted),
+            ToBlock::GiveUp(request) => {
+                if let Ok(number) = u128::from_str_radix(&request, 16) {
+                    given_up.add(RequestId(number));
+                }
+            }
             ToBlock::Ping(number) => tell(&FromBlock::Pong(number, worker.pulse())),
             ToBlock::Stop => break,
         }
@@ -58,6 +65,7 @@ pub fn run_block(input: &mut dyn BufRead, output: impl Write + Send + 'static) -
 fn start_worker(
     start: &StartBlock,
     cores: &Arc<CoresOfNode>,
+    given_up: &Arc<GivenUp>,
 ) -> Result<(Worker, Arc<Peers>, FromBlock)> {
     let courier = Courier::start(CourierOptions::default())?;
     let (engine, _) = tessera_engine::choose(start.engine()?)?;
@@ -77,7 +85,8 @@ fn start_worker(
         cores: Arc::new(Arc::clone(cores)),
         memory: Arc::new(SharedMemory::new(courier)),
         peers: Arc::clone(&peers),
-        at_once: start.cores,
+        at_once: at_once(start.cores),
+        given_up: Arc::clone(given_up),
     })?;
     let address = worker.address().clone();
     tessera_engine::release_freed_memory();

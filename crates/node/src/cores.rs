@@ -160,6 +160,13 @@ fn power_within(most: NonZeroUsize) -> NonZeroUsize {
     NonZeroUsize::new(1 << most.ilog2()).unwrap_or(NonZeroUsize::MIN)
 }
 
+/// How many requests a block computes at the same time: as many as there are cores, or few enough that
+/// each of them gets several.
+pub(crate) fn at_once(cores: NonZeroUsize) -> NonZeroUsize {
+    const MOST: NonZeroUsize = NonZeroUsize::MIN.saturating_add(3);
+    cores.min(MOST)
+}
+
 /// The sizes that shares of so many cores have, smallest first.
 pub(crate) fn sizes(all: NonZeroUsize) -> Vec<NonZeroUsize> {
     let mut sizes: Vec<NonZeroUsize> =

@@ -35,6 +35,8 @@ pub(crate) enum ToBlock {
         /// Its size.
         cores: NonZeroUsize,
     },
+    /// A request that nobody waits for any more.
+    GiveUp(String),
     /// To answer with a pulse.
     Ping(u64),
     /// To end what it has begun, and go.

@@ -12,9 +12,10 @@ use tessera_core::{Error, Result};
 use tessera_engine::{Engine, EngineName};
 use tessera_plan::{Isolation, Unit, UnitId};
 use tessera_repository::Repository;
-use tessera_tensormq::{Address, Peers};
+use tessera_tensormq::{Address, Peers, RequestId};
 
-use crate::cores::{Cores, MachineCores};
+use crate::cores::{Cores, MachineCores, at_once};
+use crate::given_up::GivenUp;
 use crate::instance::{BlockProcess, Instance, Ready};
 use crate::link::{StartBlock, ToBlock};
 use crate::lock;
@@ -131,6 +132,7 @@ struct Inner {
     repository: Repository,
     cores: MachineCores,
     memory: Arc<HostMemory>,
+    given_up: Arc<GivenUp>,
     peers: Arc<Peers>,
     slots: Mutex<BTreeMap<(UnitId, usize), Slot>>,
     facts: Mutex<HashMap<UnitId, UnitFacts>>,
@@ -175,6 +177,7 @@ impl Node {
             engine,
             repository,
             memory: Arc::default(),
+            given_up: Arc::default(),
             peers,
             slots: Mutex::default(),
             facts: Mutex::default(),
@@ -327,6 +330,15 @@ impl Node {
         lock(&self.0.facts).get(unit).cloned()
     }
 
+    /// Nobody waits for a request any more: blocks that have not begun with it drop it.
+    pub fn give_up(&self, request: RequestId) {
+        self.0.given_up.add(request);
+        let line = ToBlock::GiveUp(request.to_string());
+        for process in self.0.processes() {
+            process.tell(&line).ok();
+        }
+    }
+
     /// Stops everything.
     pub fn end(&self) {
         self.0.ending.store(true, Ordering::Release);
@@ -445,7 +457,8 @@ impl Inner {
             cores: Arc::new(self.cores.clone()),
             memory: self.memory.clone(),
             peers: Arc::clone(&self.peers),
-            at_once: self.options.cores,
+            at_once: at_once(self.options.cores),
+            given_up: Arc::clone(&self.given_up),
         })?;
         let address = worker.address().clone();
         Ok((Instance::Threads(worker), address))

@@ -91,7 +91,11 @@ fn timed(
     // The first one touches memory for the first time.
     let mut outputs = run()?;
     let mut times = Vec::with_capacity(RUNS);
-    for _ in 0..RUNS {
+    for number in 0..RUNS {
+        if number + 1 == RUNS {
+            // Until the first request comes nothing is needed.
+            loaded.release_memory(NonZeroUsize::MIN);
+        }
         let start = Instant::now();
         outputs = run()?;
         times.push(start.elapsed().as_secs_f64());

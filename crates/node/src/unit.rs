@@ -103,6 +103,13 @@ impl LoadedUnit {
         self.programs.iter().map(|program| self.engine.load(program, &options)).collect()
     }
 
+    /// Has the next run on so many threads give the memory that it needed for itself back.
+    pub(crate) fn release_memory(&self, threads: NonZeroUsize) {
+        for session in lock(&self.free).get_mut(&threads).into_iter().flatten().flatten() {
+            session.release_memory();
+        }
+    }
+
     /// Runs the unit on so many threads; outputs are in `memory` wherever that can be known before.
     pub fn run(
         &self,

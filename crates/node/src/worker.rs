@@ -21,6 +21,7 @@ use tessera_tensormq::{
 
 use crate::batch;
 use crate::cores::{Cores, Share};
+use crate::given_up::GivenUp;
 use crate::lock;
 use crate::memory::Memory;
 use crate::unit::LoadedUnit;
@@ -47,6 +48,8 @@ pub struct WorkerParts {
     pub peers: Arc<Peers>,
     /// How many requests may be computed at the same time.
     pub at_once: NonZeroUsize,
+    /// The requests that nobody waits for any more.
+    pub given_up: Arc<GivenUp>,
 }
 
 /// A worker that runs.
@@ -231,9 +234,10 @@ impl Shared {
         Some(Item { message, leg, log, inputs, rows })
     }
 
-    /// Drops a request whose deadline has passed.
+    /// Drops a request whose deadline has passed, or that nobody waits for any more.
     fn in_time(&self, item: Item) -> Option<Item> {
-        if item.message.deadline().is_some_and(Deadline::has_passed) {
+        let is_late = item.message.deadline().is_some_and(Deadline::has_passed);
+        if is_late || self.parts.given_up.has(item.message.request()) {
             self.home(&item.message, &item.log, &Outcome::Late, Vec::new());
             return None;
         }
@@ -345,8 +349,8 @@ impl Shared {
             .unwrap_or_else(|_| Err(Error::engine("the block panicked")));
         match outputs {
             Ok(outputs) => {
-                for (item, outputs) in batch.into_iter().zip(outputs) {
-                    let time = Time { started, computed, rows: total };
+                for ((item, outputs), rows) in batch.into_iter().zip(outputs).zip(rows) {
+                    let time = Time { started, computed, batch: total, rows };
                     self.onward(item, outputs, time);
                     self.done.fetch_add(1, Ordering::Relaxed);
                 }
@@ -447,7 +451,8 @@ impl Shared {
             waited: time.started.saturating_sub(log.sent),
             computed: time.computed,
             overhead: here.saturating_sub(time.computed),
-            batch: time.rows as u64,
+            batch: time.batch as u64,
+            rows: time.rows as u64,
         });
         log.sent = now;
     }
@@ -475,11 +480,12 @@ impl Shared {
     }
 }
 
-/// When a batch began to run, how long it was computed, and how many rows it had.
+/// When a batch began to run, how long it was computed, how many rows it had, and the request of them.
 #[derive(Clone, Copy)]
 struct Time {
     started: u64,
     computed: u64,
+    batch: usize,
     rows: usize,
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use tessera_core::{ContentHash, TensorType};
+use tessera_core::{ContentHash, Dim, TensorType};
 use tessera_graph::{BlockGraph, BlockNode, Port, Source};
 
 use crate::deployment::PlannedTask;
@@ -17,7 +17,21 @@ type BlockUse = (ContentHash, Option<Vec<TensorType>>);
 
 fn block_use(graph: &BlockGraph, index: usize) -> BlockUse {
     let node = &graph.blocks[index];
-    let types = node.inputs.iter().map(|&source| graph.source_type(source).cloned());
+    let mut symbols: Vec<String> = Vec::new();
+    let types = node.inputs.iter().map(|&source| {
+        let mut known = graph.source_type(source)?.clone();
+        for dim in known.dims.iter_mut().flatten() {
+            // What a dimension is called is no part of a block.
+            if let Dim::Symbol(name) = dim {
+                let number = symbols.iter().position(|seen| seen == name).unwrap_or_else(|| {
+                    symbols.push(name.clone());
+                    symbols.len() - 1
+                });
+                *name = number.to_string();
+            }
+        }
+        Some(known)
+    });
     (node.block, types.collect())
 }
 
@@ -53,10 +67,10 @@ pub(crate) fn groups(tasks: &[PlannedTask], fuse: bool) -> Vec<Vec<Range<usize>>
         })
         .collect();
     // A run is fused where all who use its blocks have the same run: wired alike, giving the same.
-    let mut seen: HashMap<(Vec<BlockNode>, Vec<Source>), BTreeSet<usize>> = HashMap::new();
+    let mut seen: HashMap<Wiring, BTreeSet<usize>> = HashMap::new();
     for (number, (task, runs)) in tasks.iter().zip(&candidates).enumerate() {
         for run in runs {
-            seen.entry(shape_of(&task.graph, run.clone())).or_default().insert(number);
+            seen.entry(wiring(&task.graph, run.clone())).or_default().insert(number);
         }
     }
     tasks
@@ -66,7 +80,7 @@ pub(crate) fn groups(tasks: &[PlannedTask], fuse: bool) -> Vec<Vec<Range<usize>>
             runs.into_iter()
                 .flat_map(|run| {
                     let needed = users.get(&block_use(&task.graph, run.start));
-                    match seen.get(&shape_of(&task.graph, run.clone())) == needed {
+                    match seen.get(&wiring(&task.graph, run.clone())) == needed {
                         true => vec![run],
                         false => run.map(|at| at..at + 1).collect(),
                     }
@@ -76,13 +90,14 @@ pub(crate) fn groups(tasks: &[PlannedTask], fuse: bool) -> Vec<Vec<Range<usize>>
         .collect()
 }
 
-/// A run without the names of its tensors.
-fn shape_of(graph: &BlockGraph, run: Range<usize>) -> (Vec<BlockNode>, Vec<Source>) {
-    let (mut part, _, _) = part(graph, run);
-    for port in part.blocks.iter_mut().flat_map(|node| &mut node.outputs) {
-        port.name.clear();
-    }
-    (part.blocks, part.outputs.into_iter().map(|(_, source)| source).collect())
+/// How the blocks of a run hang together, and what it gives; without names.
+type Wiring = (Vec<(BlockUse, Vec<Source>)>, Vec<Source>);
+
+fn wiring(graph: &BlockGraph, run: Range<usize>) -> Wiring {
+    let (part, _, _) = part(graph, run.clone());
+    let uses = run.map(|index| block_use(graph, index));
+    let blocks = uses.zip(part.blocks.into_iter().map(|node| node.inputs)).collect();
+    (blocks, part.outputs.into_iter().map(|(_, source)| source).collect())
 }
 
 /// The blocks of `run` as a graph of their own, with where its inputs come from and which outputs of

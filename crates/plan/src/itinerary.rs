@@ -111,6 +111,8 @@ pub struct Record {
     pub overhead: u64,
     /// Rows of the batch that it was computed in.
     pub batch: u64,
+    /// Rows of it that were the request's.
+    pub rows: u64,
 }
 
 /// Who waits for the answer, and what happened so far.
@@ -134,9 +136,12 @@ impl Log {
         let mut text =
             format!("{}{BETWEEN}{},{},{}", self.home, self.accepted, self.sent, self.part);
         for record in &self.records {
-            let Record { instance, started, waited, computed, overhead, batch } = record;
-            write!(text, "{BETWEEN}{instance},{started},{waited},{computed},{overhead},{batch}")
-                .ok();
+            let Record { instance, started, waited, computed, overhead, batch, rows } = record;
+            write!(
+                text,
+                "{BETWEEN}{instance},{started},{waited},{computed},{overhead},{batch},{rows}"
+            )
+            .ok();
         }
         text
     }
@@ -161,6 +166,7 @@ impl Log {
                 computed: number()?,
                 overhead: number()?,
                 batch: number()?,
+                rows: number()?,
             })
         };
         let records = parts.map(|text| record(text).ok_or_else(wrong)).collect::<Result<_>>()?;
@@ -245,6 +251,7 @@ mod tests {
             computed: 3,
             overhead: 4,
             batch: 5,
+            rows: 1,
         };
         for records in [vec![], vec![record.clone()], vec![record.clone(), record]] {
             let log = Log { home: "home".to_owned(), accepted: 7, sent: 9, part: 3, records };

@@ -128,6 +128,8 @@ async fn serve(arguments: &Serve, mut stopped: watch::Receiver<bool>) -> Result<
     let events = site::pass_on(dispatcher.clone(), Arc::clone(&monitor));
     let node = Node::new(options, peers, events)?;
     let (engine, version) = node.engine();
+    let blocks = node.clone();
+    dispatcher.when_given_up(move |request| blocks.give_up(request));
     let site = Arc::new(ServeSite::new(
         node,
         dispatcher.clone(),

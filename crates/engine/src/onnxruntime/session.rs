@@ -44,6 +44,32 @@ pub(super) struct OrtBlock {
     outputs: Vec<(String, DType)>,
     input_names: Vec<CString>,
     output_names: Vec<CString>,
+    /// Whether the next run shrinks the arena.
+    shrinks: bool,
+}
+
+/// Options of one run.
+struct RunOptions(*mut ort_sys::OrtRunOptions);
+
+impl RunOptions {
+    /// The arena gives back what is free at the end of the run.
+    fn shrinking() -> ort::Result<Self> {
+        let mut options = ptr::null_mut();
+        // SAFETY: the pointer is written to; a value that was made is released below.
+        check(unsafe { (ort::api().CreateRunOptions)(&mut options) })?;
+        let made = Self(options);
+        let key = c"memory.enable_memory_arena_shrinkage";
+        // SAFETY: both strings end in a zero byte and are copied.
+        check(unsafe { (ort::api().AddRunConfigEntry)(made.0, key.as_ptr(), c"cpu:0".as_ptr()) })?;
+        Ok(made)
+    }
+}
+
+impl Drop for RunOptions {
+    fn drop(&mut self) {
+        // SAFETY: made by `CreateRunOptions`, and released once.
+        unsafe { (ort::api().ReleaseRunOptions)(self.0) };
+    }
 }
 
 impl OrtBlock {
@@ -61,7 +87,8 @@ impl OrtBlock {
                 .map_err(|_| Error::invalid(format!("{label}: a name with a zero byte in it")))
         };
         let (input_names, output_names) = (names(&inputs)?, names(&outputs)?);
-        Ok(Self { session, label, inputs, outputs, input_names, output_names })
+        let shrinks = false;
+        Ok(Self { session, label, inputs, outputs, input_names, output_names, shrinks })
     }
 
     fn run_values(
@@ -76,12 +103,15 @@ impl OrtBlock {
             .iter()
             .map(|value| value.as_ref().map_or(ptr::null_mut(), OrtValue::as_ptr))
             .collect();
-        // SAFETY: names and values live until the call returns and there is one value per name. Runs
+        let shrinking =
+            std::mem::take(&mut self.shrinks).then(RunOptions::shrinking).transpose()?;
+        let options = shrinking.as_ref().map_or(ptr::null(), |options| options.0.cast_const());
+        // SAFETY: names, values and options live until the call returns and there is one value per name. Runs
         // of one session at the same time are something that ONNX Runtime promises to take.
         check(unsafe {
             (ort::api().Run)(
                 self.session.session.ptr().cast_mut(),
-                ptr::null(),
+                options,
                 input_names.as_ptr(),
                 inputs.as_ptr(),
                 inputs.len(),
@@ -97,6 +127,10 @@ impl OrtBlock {
 impl Session for OrtBlock {
     fn computes_in_place(&self) -> bool {
         true
+    }
+
+    fn release_memory(&mut self) {
+        self.shrinks = true;
     }
 
     fn run(

@@ -238,14 +238,24 @@ impl Region for ValueRegion {
 /// model do; with an arena each, every block would find the caches cold.
 pub(super) fn share_arena(environment: &ort::environment::Environment) -> ort::Result<()> {
     let info = MemoryInfo::host_in(ort_sys::OrtAllocatorType::OrtArenaAllocator)?;
-    // SAFETY: the environment and the description are valid; no configuration means the defaults.
+    // Grows by what is asked for: by default it doubles each time, and the half is never used.
+    let (keys, values) = ([c"arena_extend_strategy".as_ptr()], [1usize]);
+    let mut configuration = ptr::null_mut();
+    // SAFETY: there is one value for the one key, and both live until the call returns.
     check(unsafe {
+        (ort::api().CreateArenaCfgV2)(keys.as_ptr(), values.as_ptr(), 1, &mut configuration)
+    })?;
+    // SAFETY: environment, description and configuration are valid; the configuration is copied.
+    let registered = check(unsafe {
         (ort::api().CreateAndRegisterAllocator)(
             environment.ptr().cast_mut(),
             info.0.as_ptr(),
-            ptr::null(),
+            configuration,
         )
-    })
+    });
+    // SAFETY: made above, and nobody else has it.
+    unsafe { (ort::api().ReleaseArenaCfg)(configuration) };
+    registered
 }
 
 struct MemoryInfo(NonNull<ort_sys::OrtMemoryInfo>);

@@ -13,7 +13,7 @@ mod table;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use tessera_core::{DType, Error, Result, Tensor, TensorMut, display_shape};
@@ -117,6 +117,8 @@ struct Inner {
     /// Rung when a request has ended.
     ended: Notify,
     is_closing: AtomicBool,
+    /// Tells blocks that nobody waits for a request any more.
+    give_up: OnceLock<Box<dyn Fn(RequestId) + Send + Sync>>,
 }
 
 impl Dispatcher {
@@ -135,6 +137,7 @@ impl Dispatcher {
             run: courier.id(),
             ended: Notify::new(),
             is_closing: AtomicBool::new(false),
+            give_up: OnceLock::new(),
         });
         let receiver = Arc::downgrade(&inner);
         tokio::spawn(async move {
@@ -156,6 +159,11 @@ impl Dispatcher {
             }
         });
         Ok(Self(inner))
+    }
+
+    /// What is to be done where nobody waits any more for a request that is on its way. Set once.
+    pub fn when_given_up(&self, what: impl Fn(RequestId) + Send + Sync + 'static) {
+        self.0.give_up.get_or_init(|| Box::new(what));
     }
 
     /// Puts another table in place of the one there is. Requests that were accepted before keep theirs;
@@ -300,10 +308,15 @@ struct GiveUp<'a> {
 impl Drop for GiveUp<'_> {
     fn drop(&mut self) {
         let mut state = self.inner.lock();
-        if let Some(pending) = state.remove(self.number) {
-            self.inner.observe(&pending, EndedAs::GivenUp, &[]);
+        let pending = state.remove(self.number);
+        if let Some(pending) = &pending {
+            self.inner.observe(pending, EndedAs::GivenUp, &[]);
         }
+        let is_on_its_way = pending.is_some() && state.has_flights(self.number);
         self.inner.pump(state);
+        if is_on_its_way && let Some(give_up) = self.inner.give_up.get() {
+            give_up(self.number);
+        }
         self.inner.ended.notify_waiters();
     }
 }

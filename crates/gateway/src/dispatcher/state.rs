@@ -235,7 +235,7 @@ impl State {
                 .records
                 .iter()
                 // A batch is computed once for all its rows.
-                .map(|record| record.computed / record.batch.max(1) * pending_rows(&pending))
+                .map(|record| record.computed / record.batch.max(1) * record.rows)
                 .sum();
             nanoseconds as f64 / 1e9
         });
@@ -357,6 +357,11 @@ impl State {
         }
     }
 
+    /// Whether a part of a request is on its way.
+    pub(super) fn has_flights(&self, request: RequestId) -> bool {
+        self.flights.keys().any(|(number, _)| *number == request)
+    }
+
     fn land(&mut self, request: RequestId, flight: u32) -> Option<Flight> {
         let flight = self.flights.remove(&(request, flight))?;
         self.reserve(&flight.instances, false);
@@ -464,9 +469,4 @@ impl State {
         }
         Vec::new()
     }
-}
-
-/// The rows of each part of a request.
-fn pending_rows(pending: &Pending) -> u64 {
-    (pending.rows / pending.parts.len().max(1)).max(1) as u64
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use tessera_plan::Record;
+
 use super::{Ended, EndedAs};
 use crate::service::{Spent, TaskStatistics};
 
@@ -14,6 +16,8 @@ pub(super) struct Statistics(Mutex<Counted>);
 #[derive(Default)]
 struct Counted {
     told: TaskStatistics,
+    /// Runs of the first block; a request in a batch with others has its part of one.
+    runs: f64,
     taken: BTreeMap<String, u64>,
 }
 
@@ -39,11 +43,17 @@ impl Statistics {
         for exit in ended.exits.iter().flatten() {
             *counted.taken.entry(exit.clone()).or_default() += 1;
         }
+        let block = |record: &Record| record.instance.split('.').next().map(str::to_owned);
+        let first = ended.records.first().and_then(block);
+        for record in ended.records.iter().filter(|record| block(record) == first) {
+            let batch = record.batch.max(1);
+            counted.runs += record.rows.clamp(1, batch) as f64 / batch as f64;
+        }
+        counted.told.executions = counted.runs.round() as u64;
         let told = &mut counted.told;
         told.inferences += ended.rows as u64;
-        told.executions += 1;
         told.success.add(took);
-        let sum = |of: fn(&tessera_plan::Record) -> u64| ended.records.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&Record) -> u64| ended.records.iter().map(of).sum::<u64>();
         let (computed, overhead) = (sum(|record| record.computed), sum(|record| record.overhead));
         told.compute_infer.add(computed);
         told.compute_output.add(overhead);

@@ -103,14 +103,13 @@ impl BlockCounts {
 impl Counters {
     /// Counts a request that has ended.
     pub(super) fn note(&mut self, ended: &Ended<'_>) {
-        let rows = rows_per_record(ended);
         for record in ended.records {
             let block = self.blocks.entry(block_of(&record.instance).to_owned()).or_default();
             block.seen = block.seen.max(ended.ended);
             block.waiting.add(seconds(record.waited), 1.0);
             block.computing.add(seconds(record.computed), 1.0);
             block.overhead.add(seconds(record.overhead), 1.0);
-            block.batch_rows.add(record.batch as f64, share(record, rows));
+            block.batch_rows.add(record.batch as f64, share(record));
         }
         let task = self.tasks.entry(ended.task.to_owned()).or_default();
         task.seen = task.seen.max(ended.ended);
@@ -124,7 +123,7 @@ impl Counters {
         let times = Times::of(ended);
         version.success += 1;
         version.rows += ended.rows as u64;
-        version.executions += of_first_block(ended).map(|record| share(record, rows)).sum::<f64>();
+        version.executions += of_first_block(ended).map(share).sum::<f64>();
         version.duration += times.all;
         version.waited += times.waited;
         version.computed += times.computed;
@@ -210,18 +209,11 @@ fn of_first_block<'a>(ended: &Ended<'a>) -> impl Iterator<Item = &'a Record> {
     ended.records.iter().filter(move |record| Some(block_of(&record.instance)) == first)
 }
 
-/// How many rows each record is of: one, where rows travelled on their own, else all. A request does not
-/// say which, but where they did, every row has its own record of the first block.
-fn rows_per_record(ended: &Ended<'_>) -> u64 {
-    let apart = of_first_block(ended).count() >= ended.rows;
-    if apart { 1 } else { ended.rows as u64 }
-}
-
 /// A request's share of a run. Every request of a batch has a record of the same run: with its share of
 /// the rows, the run is counted once in the end, whoever it was for.
-fn share(record: &Record, rows: u64) -> f64 {
+fn share(record: &Record) -> f64 {
     let batch = record.batch.max(1);
-    rows.min(batch) as f64 / batch as f64
+    record.rows.clamp(1, batch) as f64 / batch as f64
 }
 
 #[cfg(test)]
@@ -268,16 +260,18 @@ mod tests {
 
     #[test]
     fn a_run_counts_once_however_its_rows_came() {
-        let record = |batch| Record { instance: "a.0.1".to_owned(), batch, ..Record::default() };
+        let record =
+            |batch, rows| Record { instance: "a.0.1".to_owned(), batch, rows, ..Record::default() };
         let mut counters = Counters::default();
         // One run for four requests of a row, one for two of two rows, one for one whose four rows
         // travelled on their own.
-        let (of_one, apart) = ([record(4)], [record(4), record(4), record(4), record(4)]);
+        let (of_one, of_two) = ([record(4, 1)], [record(4, 2)]);
+        let apart = [record(4, 1), record(4, 1), record(4, 1), record(4, 1)];
         for _ in 0..4 {
             counters.note(&answered(&of_one, 1, 1));
         }
         for _ in 0..2 {
-            counters.note(&answered(&of_one, 2, 1));
+            counters.note(&answered(&of_two, 2, 1));
         }
         counters.note(&answered(&apart, 4, 1));
         let runs = counters.blocks["a"].batch_rows.cumulative().last();

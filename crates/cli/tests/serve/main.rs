@@ -1,0 +1,20 @@
+//! `tessera serve` as its users see it: real processes, real sockets, real signals.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod answers;
+mod batching;
+mod deadlines;
+mod ends;
+mod exits;
+mod faults;
+mod fusing;
+mod http;
+mod load;
+mod models;
+mod monitoring;
+mod server;
+mod system;
