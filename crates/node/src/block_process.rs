@@ -34,7 +34,7 @@ pub fn run_block(input: &mut dyn BufRead, output: impl Write + Send + 'static) -
             (worker, peers)
         }
         Err(error) => {
-            tell(&FromBlock::Failed(error.to_string()));
+            tell(&FromBlock::Failed { kind: error.kind(), message: error.to_string() });
             return Ok(());
         }
     };

@@ -129,8 +129,8 @@ impl BlockProcess {
                     lock(&self.pulse).0 = Instant::now();
                     ready.send(Ok(Ready { address, weight_bytes, is_fused, findings })).ok();
                 }
-                FromBlock::Failed(why) => {
-                    ready.send(Err(Error::engine(why))).ok();
+                FromBlock::Failed { kind, message } => {
+                    ready.send(Err(Error::new(kind, message))).ok();
                 }
                 FromBlock::Ask { ticket, since } => self.ask(ticket, since),
                 FromBlock::GiveBack(ticket) => {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use serde::{Deserialize, Serialize};
-use tessera_core::{Error, Result};
+use tessera_core::{Error, ErrorKind, Result};
 use tessera_engine::EngineName;
 use tessera_plan::Unit;
 use tessera_tensormq::Address;
@@ -87,7 +87,12 @@ pub(crate) enum FromBlock {
         findings: Findings,
     },
     /// It can't run, and goes.
-    Failed(String),
+    Failed {
+        /// What kind of error it is.
+        kind: ErrorKind,
+        /// What is wrong.
+        message: String,
+    },
     /// It wants a share of the cores.
     Ask {
         /// Number of the share, its own.

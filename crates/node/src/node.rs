@@ -138,6 +138,8 @@ struct Inner {
     facts: Mutex<HashMap<UnitId, UnitFacts>>,
     events: Box<dyn Fn(NodeEvent) + Send + Sync>,
     pings: AtomicU64,
+    /// Counts starts of instances.
+    starts: AtomicU64,
     ending: AtomicBool,
     /// Rung when a slot has changed, for those who wait for one.
     changed: Condvar,
@@ -183,6 +185,7 @@ impl Node {
             facts: Mutex::default(),
             events: Box::new(events),
             pings: AtomicU64::new(1),
+            starts: AtomicU64::new(1),
             ending: AtomicBool::new(false),
             changed: Condvar::new(),
         });
@@ -208,7 +211,7 @@ impl Node {
         (self.0.engine.name().to_owned(), self.0.engine.version())
     }
 
-    /// Makes sure that a unit has as many instances as it should; returns when they take requests.
+    /// Makes sure that a unit has as many instances as it should, or more; returns when they take requests.
     ///
     /// Fails where one can't be started, and then leaves none of those behind that it started.
     pub fn start(&self, unit: &Unit) -> Result<()> {
@@ -237,14 +240,26 @@ impl Node {
                 return Err(error.within(format!("unit {}", unit.id)));
             }
         }
-        // Fewer than before.
-        let more: Vec<_> = lock(&self.0.slots)
-            .keys()
-            .filter(|(id, replica)| *id == unit.id && *replica >= unit.settings.replicas.max(1))
-            .cloned()
-            .collect();
-        more.iter().for_each(|key| self.0.remove(key));
         Ok(())
+    }
+
+    /// The instances that a unit has beyond this number.
+    pub fn surplus(&self, unit: &UnitId, replicas: usize) -> Vec<String> {
+        let slots = lock(&self.0.slots);
+        let more =
+            slots.iter().filter(|((id, number), _)| id == unit && *number >= replicas.max(1));
+        more.map(|(key, slot)| slot.name(key)).collect()
+    }
+
+    /// Stops one instance and forgets its place.
+    pub fn remove_instance(&self, instance: &str) {
+        let key = lock(&self.0.slots)
+            .iter()
+            .find(|(key, slot)| slot.name(key) == instance)
+            .map(|(key, _)| key.clone());
+        if let Some(key) = key {
+            self.0.remove(&key);
+        }
     }
 
     /// Stops the instances of a unit and forgets it.
@@ -397,7 +412,8 @@ impl Inner {
         let (unit, generation) = {
             let mut slots = lock(&self.slots);
             let slot = slots.get_mut(key).ok_or_else(|| gone(key))?;
-            slot.generation += 1;
+            // Never used again, also not by a unit that is removed and comes back.
+            slot.generation = self.starts.fetch_add(1, Ordering::Relaxed);
             slot.again = None;
             slot.since = Instant::now();
             (Arc::clone(&slot.unit), slot.generation)
@@ -668,23 +684,32 @@ impl Inner {
             // What is starting at this moment finds that it is not wanted any more.
             let running = slot.running.take();
             if running.is_none() {
-                slot.generation += 1;
+                slot.generation = self.starts.fetch_add(1, Ordering::Relaxed);
             }
             (name, running)
         };
-        let Some(running) = running else {
-            return;
-        };
-        self.forget(&name);
-        let unit = key.0.clone();
-        let why = why.to_owned();
-        (self.events)(NodeEvent::Down { unit, instance: name, why, comes_back: false });
-        dismiss(running);
+        if let Some(running) = running {
+            self.gone(key, name, running, why);
+        }
     }
 
     fn remove(&self, key: &(UnitId, usize)) {
-        self.halt(key, InstanceState::Stopped, "it is not needed any more");
-        lock(&self.slots).remove(key);
+        // Out of its place first: whoever starts the unit meanwhile makes a new one.
+        let Some(mut slot) = lock(&self.slots).remove(key) else {
+            return;
+        };
+        let name = slot.name(key);
+        if let Some(running) = slot.running.take() {
+            self.gone(key, name, running, "it is not needed any more");
+        }
+    }
+
+    /// An instance that was told to go.
+    fn gone(&self, key: &(UnitId, usize), instance: String, running: Instance, why: &str) {
+        self.forget(&instance);
+        let (unit, why) = (key.0.clone(), why.to_owned());
+        (self.events)(NodeEvent::Down { unit, instance, why, comes_back: false });
+        dismiss(running);
     }
 }
 

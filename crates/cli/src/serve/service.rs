@@ -50,7 +50,7 @@ impl SiteService {
         idle.map(|name| TaskInfo {
             name,
             version: "1".to_owned(),
-            state: TaskState::Unavailable(String::new()),
+            state: TaskState::Unavailable("it is not loaded".to_owned()),
             inputs: Vec::new(),
             outputs: Vec::new(),
             max_batch_size: 0,
@@ -99,7 +99,9 @@ impl Service for SiteService {
             let loaded = self.manager.put_task(name, Task::of_model(name)).await;
             loaded.map(drop).map_err(|error| match error.kind() {
                 // As the protocol has it: a model that can't be loaded is a bad request.
-                ErrorKind::NotFound => Error::invalid(error.to_string()),
+                ErrorKind::NotFound => {
+                    Error::invalid(format!("there is no model \"{name}\" to load"))
+                }
                 _ => error,
             })
         })

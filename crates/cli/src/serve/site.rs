@@ -158,9 +158,27 @@ impl ServeSite {
         self.memory.is_shared.store(wanted.values().any(is_process), Ordering::Relaxed);
         *self.units() = wanted;
         let previous = self.dispatcher.swap(deployment.routes, entries);
+        self.retire_surplus();
         self.monitor.tell(json!({ "kind": "system", "started": applied.started,
             "stopped": applied.stopped, "tasks": tasks.iter().map(|t| &t.name).collect::<Vec<_>>() }));
         Ok(self.stop_later(previous, superfluous, applied))
+    }
+
+    /// Stops the instances that units have more than they should, once nothing passes them.
+    fn retire_surplus(&self) {
+        for (id, unit) in self.units().clone() {
+            for instance in self.node.surplus(&id, unit.settings.replicas) {
+                self.dispatcher.retire(&id, &instance);
+                let (node, dispatcher) = (self.node.clone(), self.dispatcher.clone());
+                tokio::spawn(async move {
+                    dispatcher.retired(&instance).await;
+                    let stop = move || node.remove_instance(&instance);
+                    if let Err(error) = tokio::task::spawn_blocking(stop).await {
+                        tracing::error!(%error, "stopping an instance that is not needed any more");
+                    }
+                });
+            }
+        }
     }
 
     /// Stops what is not needed any more once nobody uses it.

@@ -1,13 +1,13 @@
 //! Tensors as ONNX Runtime's values, over memory that stays ours.
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::ptr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ort::AsPointer;
 use ort_sys::ONNXTensorElementDataType as ElementType;
-use tessera_core::{DType, Error, Location, Region, Result, Tensor, TensorMut, element_count};
+use tessera_core::{DType, Error, Location, Region, Tensor, TensorMut, element_count};
 
 /// The result of a call of the C interface.
 pub(super) fn check(status: ort_sys::OrtStatusPtr) -> ort::Result<()> {
@@ -98,12 +98,6 @@ impl OrtValue {
 
     fn of_strings(shape: &[usize], strings: &[Vec<u8>]) -> ort::Result<Self> {
         let shape: Vec<i64> = shape.iter().map(|&dim| dim as i64).collect();
-        let owned: Vec<CString> = strings
-            .iter()
-            .map(|text| CString::new(text.as_slice()))
-            .collect::<Result<_, _>>()
-            .map_err(|_| ort::Error::new("a string with a zero byte in it"))?;
-        let pointers: Vec<_> = owned.iter().map(|text| text.as_ptr()).collect();
         let mut allocator = ptr::null_mut();
         // SAFETY: the default allocator is never released and lives as long as the library.
         check(unsafe { (ort::api().GetAllocatorWithDefaultOptions)(&raw mut allocator) })?;
@@ -121,10 +115,21 @@ impl OrtValue {
         // SAFETY: the value was just made and nobody else has it.
         let value =
             unsafe { Self::from_raw(value) }.ok_or_else(|| ort::Error::new("no value was made"))?;
-        // SAFETY: as many strings as the shape has elements, each ending in a zero byte.
-        check(unsafe {
-            (ort::api().FillStringTensor)(value.as_ptr(), pointers.as_ptr(), pointers.len())
-        })?;
+        for (index, text) in strings.iter().enumerate() {
+            let mut buffer = ptr::null_mut();
+            // SAFETY: the shape has as many elements as there are strings; the buffer is the element's
+            // own, of the length that was asked for.
+            check(unsafe {
+                (ort::api().GetResizedStringTensorElementBuffer)(
+                    value.as_ptr(),
+                    index,
+                    text.len(),
+                    &raw mut buffer,
+                )
+            })?;
+            // SAFETY: as above; the two don't overlap.
+            unsafe { ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast::<u8>(), text.len()) };
+        }
         Ok(value)
     }
 

@@ -203,6 +203,18 @@ impl Dispatcher {
         self.0.pump(state);
     }
 
+    /// Sends an instance no more requests; what is on its way to it goes on.
+    pub fn retire(&self, unit: &UnitId, instance: &str) {
+        self.0.lock().retire(unit, instance);
+    }
+
+    /// Waits until nothing passes an instance any more.
+    pub async fn retired(&self, instance: &str) {
+        while self.0.lock().is_passed(instance) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// An instance is gone; what was on its way to it or through it is sent again.
     pub fn instance_down(&self, unit: &UnitId, instance: &str, why: &str, comes_back: bool) {
         let mut state = self.0.lock();
@@ -268,6 +280,7 @@ impl Dispatcher {
 
     /// Answers a request. Dropped before it is done, the request is given up.
     pub async fn infer(&self, request: Request) -> Result<Answer, Refusal> {
+        let task = request.task.clone();
         let (number, answer, deadline, degrades_at) = self.0.accept(request)?;
         let guard = GiveUp { inner: &self.0, number };
         let mut answer = answer;
@@ -281,7 +294,9 @@ impl Dispatcher {
         match tokio::time::timeout(deadline.remaining(), answer).await {
             Ok(result) => finish(result, guard),
             Err(_) => {
-                let error = Error::timed_out("the deadline passed before there was an answer");
+                let error = Error::timed_out(format!(
+                    "task \"{task}\": the deadline passed before there was an answer"
+                ));
                 self.0.end_late(number, &error);
                 std::mem::forget(guard);
                 Err(error.into())

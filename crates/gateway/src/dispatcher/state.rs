@@ -103,9 +103,8 @@ impl State {
     }
 
     pub(super) fn uses(&self, unit: &UnitId) -> bool {
-        let passes = |entry: &TaskEntry| entry.route.steps.iter().any(|step| step.unit == *unit);
-        self.tasks.values().any(|entry| passes(entry))
-            || self.requests.values().any(|pending| passes(&pending.entry))
+        self.tasks.values().any(|entry| entry.passes(unit))
+            || self.requests.values().any(|pending| pending.entry.passes(unit))
             || self.units.get(unit).is_some_and(|unit| unit.up.iter().any(|i| i.in_flight > 0))
     }
 
@@ -118,6 +117,16 @@ impl State {
         }
     }
 
+    pub(super) fn retire(&mut self, unit: &UnitId, instance: &str) {
+        if let Some(unit) = self.units.get_mut(unit) {
+            unit.up.retain(|known| known.name != instance);
+        }
+    }
+
+    pub(super) fn is_passed(&self, instance: &str) -> bool {
+        self.flights.values().any(|flight| flight.instances.iter().any(|passed| passed == instance))
+    }
+
     pub(super) fn instance_down(
         &mut self,
         unit: &UnitId,
@@ -127,7 +136,11 @@ impl State {
     ) -> Replies {
         if let Some(state) = self.units.get_mut(unit) {
             state.up.retain(|known| known.name != instance);
-            if state.up.is_empty() && !comes_back {
+            let is_used = self.tasks.values().any(|entry| entry.passes(unit));
+            if state.up.is_empty() && !comes_back && !is_used {
+                // Nobody asks for it any more.
+                self.units.remove(unit);
+            } else if state.up.is_empty() && !comes_back {
                 state.unavailable = Some(format!("block {unit}: {why}"));
             }
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tessera_core::{Error, Result};
-use tessera_plan::{ExitLeg, Leg, Route};
+use tessera_plan::{ExitLeg, Leg, Route, UnitId};
 
 use super::Ended;
 use super::statistics::Statistics;
@@ -35,6 +35,11 @@ impl TaskEntry {
     pub(super) fn new(route: Route, statistics: Arc<Statistics>, generation: u64) -> Self {
         let thresholds = route.exits.iter().map(|exit| AtomicU32::new(exit.threshold.to_bits()));
         Self { thresholds: thresholds.collect(), route, statistics, generation }
+    }
+
+    /// Whether its requests pass a unit.
+    pub(super) fn passes(&self, unit: &UnitId) -> bool {
+        self.route.steps.iter().any(|step| step.unit == *unit)
     }
 
     /// The exits by name, with their thresholds and how often each was taken.

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tessera_core::{Error, ErrorKind, Result};
 
-use super::data::JsonData;
+use super::data::{JsonData, to_json};
 use super::encoding::Encoding;
 use super::failure::{JSON, Outcome};
 use super::infer::JSON_LENGTH;
@@ -76,7 +76,7 @@ pub(super) async fn respond(
             .collect(),
         outputs,
     };
-    let header = serde_json::to_vec(&body)
+    let header = to_json(&body)
         .map_err(|error| Error::engine(format!("the answer could not be written: {error}")))?;
     let json_len = (!tensors.is_empty()).then_some(header.len());
     let mut parts = vec![Bytes::from(header)];
@@ -116,12 +116,9 @@ fn output_body<'a>(
     let mut data = None;
     if let Some(place) = &output.wanted.place {
         let bytes = raw_bytes(tensor)?;
+        // No parameters: Triton's client for C++, and with it perf_analyzer, takes an output that has
+        // some for one with binary data.
         front.options.shared_memory.write(place, &bytes)?;
-        parameters.insert("shared_memory_region".into(), place.region.as_str().into());
-        parameters.insert("shared_memory_byte_size".into(), bytes.len().into());
-        if place.offset > 0 {
-            parameters.insert("shared_memory_offset".into(), place.offset.into());
-        }
     } else if output.wanted.binary.unwrap_or(binary) {
         let bytes = raw_bytes(tensor)?;
         parameters.insert("binary_data_size".into(), bytes.len().into());

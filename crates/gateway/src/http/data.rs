@@ -44,6 +44,40 @@ pub(super) fn read_json(
     read().map_err(|error| header.blame(error))
 }
 
+/// Numbers that JSON has no words for, as strings.
+const NAN: &str = "NaN";
+const INFINITY: &str = "Infinity";
+const NEGATIVE_INFINITY: &str = "-Infinity";
+
+/// The same text with `NaN`, `Infinity` and `-Infinity`, which are no JSON and which clients write all the
+/// same, as strings; `None` where there are none of them.
+pub(super) fn quote_non_finite(json: &[u8]) -> Option<Vec<u8>> {
+    let words = [NEGATIVE_INFINITY, INFINITY, NAN];
+    let mut quoted = Vec::new();
+    let (mut within, mut index, mut found) = (false, 0, false);
+    while let Some(&byte) = json.get(index) {
+        let word = words.iter().find(|word| !within && json[index..].starts_with(word.as_bytes()));
+        if let Some(word) = word {
+            quoted.push(b'"');
+            quoted.extend_from_slice(word.as_bytes());
+            quoted.push(b'"');
+            index += word.len();
+            found = true;
+            continue;
+        }
+        if within && byte == b'\\' {
+            // Whatever follows is part of the string.
+            quoted.extend_from_slice(&json[index..json.len().min(index + 2)]);
+            index += 2;
+            continue;
+        }
+        within ^= byte == b'"';
+        quoted.push(byte);
+        index += 1;
+    }
+    found.then_some(quoted)
+}
+
 fn fill(header: &InputHeader, data: &RawValue, target: Target<'_>) -> Result<()> {
     let mut values = Values { dtype: header.dtype, target, count: 0, wrong: None };
     let mut json = serde_json::Deserializer::from_str(data.get());
@@ -110,6 +144,19 @@ impl Values<'_> {
     }
 
     fn text(&mut self, value: &str) -> bool {
+        let number = match value {
+            NAN => Some(f64::NAN),
+            INFINITY => Some(f64::INFINITY),
+            NEGATIVE_INFINITY => Some(f64::NEG_INFINITY),
+            _ => None,
+        };
+        if let (Some(number), Target::Bytes(_)) = (number, &self.target) {
+            return match self.dtype {
+                DType::F32 => self.put(Ok::<_, ()>((number as f32).to_le_bytes())),
+                DType::F64 => self.put(Ok::<_, ()>(number.to_le_bytes())),
+                _ => false,
+            };
+        }
         match &mut self.target {
             Target::Strings(strings) => {
                 strings.push(value.as_bytes().to_vec());
@@ -253,6 +300,44 @@ impl<'a> JsonData<'a> {
     }
 }
 
+/// A number that may be infinite.
+struct Float<T>(T, fn(T) -> f64);
+
+impl<T: Copy + Serialize> Serialize for Float<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match (self.1)(self.0) {
+            f64::INFINITY => serializer.serialize_i128(i128::MAX),
+            f64::NEG_INFINITY => serializer.serialize_i128(i128::MIN),
+            _ => self.0.serialize(serializer),
+        }
+    }
+}
+
+/// JSON as clients of the protocol read it: no number is `null`, and what is infinite is written as
+/// Triton does, which is no JSON; as `null` it would be read as something else without a word.
+struct WithInfinity;
+
+impl serde_json::ser::Formatter for WithInfinity {
+    fn write_i128<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+        value: i128,
+    ) -> std::io::Result<()> {
+        match value {
+            i128::MAX => writer.write_all(INFINITY.as_bytes()),
+            i128::MIN => writer.write_all(NEGATIVE_INFINITY.as_bytes()),
+            value => write!(writer, "{value}"),
+        }
+    }
+}
+
+/// Writes an answer.
+pub(super) fn to_json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut json = Vec::new();
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut json, WithInfinity))?;
+    Ok(json)
+}
+
 impl Serialize for JsonData<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if let Some(strings) = self.0.strings() {
@@ -270,8 +355,8 @@ impl Serialize for JsonData<'_> {
             DType::I16 => each(serializer, bytes, i16::from_le_bytes),
             DType::I32 => each(serializer, bytes, i32::from_le_bytes),
             DType::I64 => each(serializer, bytes, i64::from_le_bytes),
-            DType::F32 => each(serializer, bytes, f32::from_le_bytes),
-            DType::F64 => each(serializer, bytes, f64::from_le_bytes),
+            DType::F32 => each(serializer, bytes, |b| Float(f32::from_le_bytes(b), f64::from)),
+            DType::F64 => each(serializer, bytes, |b| Float(f64::from_le_bytes(b), |value| value)),
             other => Err(serde::ser::Error::custom(format!("{other} can't be written as JSON"))),
         }
     }
@@ -338,15 +423,34 @@ mod tests {
 
     #[test]
     fn outputs_are_written_flat() {
-        let written = |tensor: &Tensor| serde_json::to_string(&JsonData::new(tensor).unwrap());
+        let written = |tensor: &Tensor| {
+            to_json(&JsonData::new(tensor).unwrap()).map(|json| String::from_utf8(json).unwrap())
+        };
         let floats = Tensor::from_f32(&[2, 2], &[0.1, 1.0, f32::NAN, f32::INFINITY]).unwrap();
-        assert_eq!(written(&floats).unwrap(), "[0.1,1.0,null,null]");
+        assert_eq!(written(&floats).unwrap(), "[0.1,1.0,null,Infinity]");
         let integers = Tensor::from_i64(&[2], &[i64::MIN, 7]).unwrap();
         assert_eq!(written(&integers).unwrap(), "[-9223372036854775808,7]");
         let bools = Tensor::copied(DType::Bool, &[2], &[1, 0]).unwrap();
         assert_eq!(written(&bools).unwrap(), "[true,false]");
         let strings = Tensor::from_strings(&[1], vec!["é\"".into()]).unwrap();
         assert_eq!(written(&strings).unwrap(), "[\"é\\\"\"]");
+    }
+
+    #[test]
+    fn numbers_that_are_none_become_strings_and_strings_stay() {
+        let quote = |text: &str| {
+            quote_non_finite(text.as_bytes()).map(|quoted| String::from_utf8(quoted).unwrap())
+        };
+        assert_eq!(
+            quote("[1, NaN,-Infinity, Infinity]").unwrap(),
+            r#"[1, "NaN","-Infinity", "Infinity"]"#
+        );
+        assert_eq!(
+            quote(r#"{"NaN": "a\"NaN", "b": NaN}"#).unwrap(),
+            r#"{"NaN": "a\"NaN", "b": "NaN"}"#
+        );
+        assert_eq!(quote(r#"["NaN", "\\"]"#), None);
+        assert_eq!(quote("[\"\\"), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tessera_tensormq::TraceContext;
 use super::FrontEndState;
 use super::answer::respond;
 use super::body::BodyReader;
-use super::data::read_json;
+use super::data::{quote_non_finite, read_json};
 use super::encoding::Encoding;
 use super::failure::{Failure, Outcome};
 use super::infer_request::{Content, InferRequest, RequestBody};
@@ -71,7 +71,18 @@ async fn answer(
             json
         }
     };
-    let body = RequestBody::parse(&json, json_len.is_some())?;
+    // Numbers that are none are rare: looked for only where the JSON can't be read as it is.
+    let quoted;
+    let body = match RequestBody::parse(&json, json_len.is_some()) {
+        Ok(body) => body,
+        Err(error) => match quote_non_finite(&json) {
+            Some(text) => {
+                quoted = text;
+                RequestBody::parse(&quoted, json_len.is_some())?
+            }
+            None => return Err(error.into()),
+        },
+    };
     let id = body.id().to_owned();
     let checked = async {
         let mut request = body.check()?;
