@@ -32,12 +32,25 @@ pub trait Cores: Send + Sync {
 /// A share of the cores, given back when dropped.
 pub struct Share {
     cores: NonZeroUsize,
+    finished: Option<Box<dyn FnOnce() + Send>>,
     give_back: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Share {
-    pub(crate) fn new(cores: NonZeroUsize, give_back: impl FnOnce() + Send + 'static) -> Self {
-        Self { cores, give_back: Some(Box::new(give_back)) }
+    pub(crate) fn new(
+        cores: NonZeroUsize,
+        finished: impl FnOnce() + Send + 'static,
+        give_back: impl FnOnce() + Send + 'static,
+    ) -> Self {
+        Self { cores, finished: Some(Box::new(finished)), give_back: Some(Box::new(give_back)) }
+    }
+
+    /// The run is over. Its cores are kept until the share is dropped, but nobody who wants to run counts
+    /// it any more: the next block of the same request must not take it for somebody else's.
+    pub fn finish(&mut self) {
+        if let Some(finished) = self.finished.take() {
+            finished();
+        }
     }
 
     /// How many cores it is.
@@ -48,6 +61,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
+        self.finish();
         if let Some(give_back) = self.give_back.take() {
             give_back();
         }
@@ -102,11 +116,15 @@ impl MachineCores {
         self.lock().waiting.remove(&place).is_some()
     }
 
-    /// Gives a share of this size back.
+    /// A run is over whose cores are not given back yet.
+    pub(crate) fn finish(&self) {
+        self.lock().running -= 1;
+    }
+
+    /// Gives a share of this size back, whose run is over.
     pub(crate) fn give_back(&self, cores: NonZeroUsize) {
         let mut state = self.lock();
         state.free += cores.get();
-        state.running -= 1;
         Self::grant(state);
     }
 
@@ -186,8 +204,8 @@ impl Cores for MachineCores {
             }),
         );
         let cores = grant.recv().map_err(|_| Error::lost("nobody gives out cores any more"))?;
-        let machine = self.clone();
-        Ok(Share::new(cores, move || machine.give_back(cores)))
+        let (finishing, giving) = (self.clone(), self.clone());
+        Ok(Share::new(cores, move || finishing.finish(), move || giving.give_back(cores)))
     }
 
     fn sizes(&self) -> Vec<NonZeroUsize> {
@@ -226,11 +244,24 @@ mod tests {
         let got: Vec<_> = granted.try_iter().collect();
         assert_eq!(got, [(1, 1), (2, 1), (3, 1)], "the oldest first, one core each");
         for _ in 0..3 {
+            machine.finish();
             machine.give_back(NonZeroUsize::MIN);
         }
         assert_eq!(machine.take(0).unwrap().cores().get(), 1, "the others may be back soon");
         std::thread::sleep(REMEMBERED * 2);
         assert_eq!(machine.take(0).unwrap().cores().get(), 4);
+    }
+
+    #[test]
+    fn a_run_that_is_over_counts_no_more_though_it_has_its_cores() {
+        let machine = machine(2);
+        let mut first = machine.take(0).unwrap();
+        first.finish();
+        let (sent, granted) = mpsc::channel();
+        machine.ask(0, Box::new(move |cores| sent.send(cores.get()).unwrap()));
+        assert!(granted.try_recv().is_err());
+        drop(first);
+        assert_eq!(granted.try_recv(), Ok(2), "it is alone");
     }
 
     #[test]

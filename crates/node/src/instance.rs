@@ -56,7 +56,8 @@ struct Shares {
 enum Ticket {
     Asked,
     Waiting((u64, u64)),
-    Granted(NonZeroUsize),
+    Running(NonZeroUsize),
+    Finished(NonZeroUsize),
 }
 
 impl BlockProcess {
@@ -133,11 +134,19 @@ impl BlockProcess {
                     ready.send(Err(Error::new(kind, message))).ok();
                 }
                 FromBlock::Ask { ticket, since } => self.ask(ticket, since),
-                FromBlock::GiveBack(ticket) => {
-                    let granted = lock(&self.shares).tickets.remove(&ticket);
-                    if let Some(Ticket::Granted(cores)) = granted {
-                        self.cores.give_back(cores);
+                FromBlock::Finished(ticket) => {
+                    let mut shares = lock(&self.shares);
+                    if let Some(running) = shares.tickets.get_mut(&ticket)
+                        && let Ticket::Running(cores) = *running
+                    {
+                        *running = Ticket::Finished(cores);
+                        drop(shares);
+                        self.cores.finish();
                     }
+                }
+                FromBlock::GiveBack(ticket) => {
+                    let ticket = lock(&self.shares).tickets.remove(&ticket);
+                    self.take_back(ticket);
                 }
                 FromBlock::Pong(number, pulse) => {
                     *lock(&self.pulse) = (Instant::now(), pulse);
@@ -157,10 +166,10 @@ impl BlockProcess {
                 let mut shares = lock(&process.shares);
                 if shares.is_gone {
                     drop(shares);
-                    process.cores.give_back(cores);
+                    process.take_back(Some(Ticket::Running(cores)));
                     return;
                 }
-                shares.tickets.insert(ticket, Ticket::Granted(cores));
+                shares.tickets.insert(ticket, Ticket::Running(cores));
                 drop(shares);
                 // Where it can't be told the process is at its end, and its shares come back then.
                 process.tell(&ToBlock::Grant { ticket, cores }).ok();
@@ -172,6 +181,19 @@ impl BlockProcess {
         }
     }
 
+    fn take_back(&self, ticket: Option<Ticket>) {
+        match ticket {
+            Some(Ticket::Running(cores)) => {
+                self.cores.finish();
+                self.cores.give_back(cores);
+            }
+            Some(Ticket::Finished(cores)) => self.cores.give_back(cores),
+            // One that is granted at this moment is taken back then.
+            Some(Ticket::Waiting(place)) => drop(self.cores.withdraw(place)),
+            Some(Ticket::Asked) | None => {}
+        }
+    }
+
     /// Takes back the cores of a process that is gone, and lets the system forget it.
     fn reap(&self) {
         let tickets = {
@@ -180,12 +202,7 @@ impl BlockProcess {
             std::mem::take(&mut shares.tickets)
         };
         for ticket in tickets.into_values() {
-            match ticket {
-                Ticket::Granted(cores) => self.cores.give_back(cores),
-                // One that is granted at this moment gives it back itself.
-                Ticket::Waiting(place) => drop(self.cores.withdraw(place)),
-                Ticket::Asked => {}
-            }
+            self.take_back(Some(ticket));
         }
         lock(&self.pings).clear();
         self.kill();

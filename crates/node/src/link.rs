@@ -100,6 +100,8 @@ pub(crate) enum FromBlock {
         /// When the oldest request was accepted.
         since: u64,
     },
+    /// The run that it had a share for is over.
+    Finished(u64),
     /// It gives a share back.
     GiveBack(u64),
     /// The answer to a ping.
@@ -161,11 +163,13 @@ impl Cores for Arc<CoresOfNode> {
         lock(&self.waiting).insert(ticket, granted);
         self.tell(&FromBlock::Ask { ticket, since })?;
         let cores = grant.recv().map_err(|_| Error::lost("the node gives out no cores"))?;
-        let node = Arc::clone(self);
-        Ok(Share::new(cores, move || {
-            // A node that is gone takes nothing back.
-            node.tell(&FromBlock::GiveBack(ticket)).ok();
-        }))
+        let (finishing, giving) = (Arc::clone(self), Arc::clone(self));
+        // A node that is gone takes nothing back.
+        Ok(Share::new(
+            cores,
+            move || drop(finishing.tell(&FromBlock::Finished(ticket))),
+            move || drop(giving.tell(&FromBlock::GiveBack(ticket))),
+        ))
     }
 
     fn sizes(&self) -> Vec<NonZeroUsize> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use tessera_core::{DType, Error, Result, TensorMut, element_count};
+use tessera_core::{DType, Error, Result, Tensor, TensorMut, element_count};
 use tessera_tensormq::{Buffers, Courier, Pool, Wait};
 
 use crate::buffers::BufferPool;
@@ -12,6 +12,9 @@ use crate::buffers::BufferPool;
 pub trait Memory: Send + Sync {
     /// Memory for one tensor. What was in it before may still be there.
     fn tensor(&self, dtype: DType, shape: &[usize], wait: Wait) -> Result<TensorMut>;
+
+    /// The same tensor where those who are to read it can, copied where it must be.
+    fn adopt(&self, tensor: Tensor, wait: Wait) -> Result<Tensor>;
 }
 
 /// Memory of this process alone.
@@ -21,6 +24,10 @@ pub struct HostMemory(Arc<BufferPool>);
 impl Memory for HostMemory {
     fn tensor(&self, dtype: DType, shape: &[usize], _: Wait) -> Result<TensorMut> {
         self.0.tensor(dtype, shape)
+    }
+
+    fn adopt(&self, tensor: Tensor, _: Wait) -> Result<Tensor> {
+        Ok(tensor)
     }
 }
 
@@ -74,6 +81,18 @@ impl Memory for SharedMemory {
             Err(pool) => pool.borrow(size, wait)?,
         };
         TensorMut::over(dtype, shape, buffer)
+    }
+
+    fn adopt(&self, tensor: Tensor, wait: Wait) -> Result<Tensor> {
+        let is_ours = tensor.region().is_some_and(|(region, _)| region.pooled().is_some());
+        let Some(bytes) = tensor.bytes().filter(|_| !is_ours) else {
+            return Ok(tensor);
+        };
+        let mut copy = self.tensor(tensor.dtype(), tensor.shape(), wait)?;
+        if let Some(target) = copy.bytes_mut() {
+            target.copy_from_slice(bytes);
+        }
+        Ok(copy.freeze())
     }
 }
 

@@ -222,15 +222,11 @@ impl Node {
             {
                 let mut slots = lock(&self.0.slots);
                 if let Some(slot) = slots.get_mut(&key) {
+                    // One that was stopped or has failed stays as it is: nobody asked for it here.
                     slot.unit = Arc::clone(&unit);
-                    if !matches!(slot.state, InstanceState::Failed(_) | InstanceState::Stopped) {
-                        continue;
-                    }
-                    slot.failures = 0;
-                    slot.state = InstanceState::Starting;
-                } else {
-                    slots.insert(key.clone(), Slot::new(Arc::clone(&unit)));
+                    continue;
                 }
+                slots.insert(key.clone(), Slot::new(Arc::clone(&unit)));
             }
             made.push(key.clone());
             if let Err(error) = self.0.launch(&key) {
@@ -239,6 +235,28 @@ impl Node {
                 }
                 return Err(error.within(format!("unit {}", unit.id)));
             }
+        }
+        Ok(())
+    }
+
+    /// Starts the instances of a unit again that were told to stop or have failed.
+    pub fn restart(&self, unit: &UnitId) -> Result<()> {
+        let keys: Vec<_> = {
+            let mut slots = lock(&self.0.slots);
+            let stopped = slots.iter_mut().filter(|((id, _), slot)| {
+                id == unit
+                    && matches!(slot.state, InstanceState::Failed(_) | InstanceState::Stopped)
+            });
+            stopped
+                .map(|(key, slot)| {
+                    slot.failures = 0;
+                    slot.state = InstanceState::Starting;
+                    key.clone()
+                })
+                .collect()
+        };
+        for key in keys {
+            self.0.launch(&key).inspect_err(|error| self.0.not_started(&key, error))?;
         }
         Ok(())
     }

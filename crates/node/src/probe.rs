@@ -38,8 +38,9 @@ pub struct Findings {
 /// Tries a unit out, and decides on batching where nobody did.
 pub(crate) fn try_out(unit: &Unit, loaded: &LoadedUnit) -> Findings {
     let batching = match unit.settings.batching {
-        BatchingChoice::On(batching) => Some(batching),
-        BatchingChoice::Auto | BatchingChoice::Off => None,
+        // Rows of what has no batch can't be told apart afterwards.
+        BatchingChoice::On(batching) if unit.is_batchable => Some(batching),
+        _ => None,
     };
     let mut findings = Findings { time: Duration::ZERO, batching };
     let Ok(alone) = timed(unit, loaded, 0..1) else {

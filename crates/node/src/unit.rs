@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use tessera_core::{ContentHash, DType, Error, Result, Tensor, TensorMut};
+use tessera_core::{ContentHash, DType, Error, ErrorKind, Result, Tensor, TensorMut};
 use tessera_engine::{Engine, LoadOptions, Program, Session};
 use tessera_graph::{Block, BlockGraph, Source, fuse};
 use tessera_plan::Unit;
@@ -124,7 +124,9 @@ impl LoadedUnit {
         let result = match &known {
             Some(Some(shapes)) => {
                 match self.run_into(&mut sessions, inputs, shapes, memory, wait) {
-                    Err(error) if error.kind() == tessera_core::ErrorKind::Engine => {
+                    Err(error)
+                        if !matches!(error.kind(), ErrorKind::Full | ErrorKind::TimedOut) =>
+                    {
                         // The shapes may depend on what is in the tensors.
                         let result = self.run_free(&mut sessions, inputs);
                         if result.is_ok() {
@@ -145,7 +147,9 @@ impl LoadedUnit {
             }
         };
         lock(&self.free).entry(threads).or_default().push(sessions);
-        result
+        // What the engine allocated itself would be copied when it is sent, to one of few buffers that
+        // whoever receives it may keep.
+        result?.into_iter().map(|output| memory.adopt(output, wait)).collect()
     }
 
     fn remember(&self, key: Vec<Vec<usize>>, outputs: &[Tensor]) {

@@ -331,7 +331,7 @@ impl Shared {
     }
 
     /// Runs a batch and sends each request on.
-    fn process(&self, batch: Vec<Item>, share: Share, started: u64) {
+    fn process(&self, batch: Vec<Item>, mut share: Share, started: u64) {
         let deadline = batch.iter().filter_map(|item| item.message.deadline()).max();
         let wait = deadline.map_or(Wait::at_most(Duration::from_secs(10)), Wait::Until);
         let rows: Vec<usize> = batch.iter().map(|item| item.rows.unwrap_or(1)).collect();
@@ -343,6 +343,7 @@ impl Shared {
             let begun = Deadline::now().nanoseconds();
             let outputs = self.parts.unit.run(share.cores(), &inputs, memory, wait)?;
             computed = Deadline::now().nanoseconds().saturating_sub(begun);
+            share.finish();
             batch::split(&outputs, &rows)
         };
         let outputs = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))

@@ -23,7 +23,7 @@ use crate::zeromq::outgoing::{Route, ZmqOutgoing};
 use crate::zeromq::{Keys, Listen, Network};
 
 /// Buffers of each size for tensors that are not in a pool when they are sent.
-const SPILL_BUFFERS: usize = 8;
+const SPILL_BUFFERS: usize = 64;
 
 /// How a process takes part.
 #[derive(Clone, Debug)]

@@ -88,6 +88,10 @@ impl InputMemory {
 async fn serve(arguments: &Serve, mut stopped: watch::Receiver<bool>) -> Result<()> {
     let listeners = Listeners::bind(arguments).await?;
     let repository = arguments.repository.repo.clone();
+    for model in &arguments.models {
+        // Before anything is made.
+        std::fs::File::open(model).map_err(|error| Error::io(model.display(), &error))?;
+    }
     Repository::open_or_create(&repository)?;
     let state = repository.join("serve");
     std::fs::create_dir_all(&state).map_err(|error| Error::io(state.display(), &error))?;
@@ -167,7 +171,7 @@ async fn serve(arguments: &Serve, mut stopped: watch::Receiver<bool>) -> Result<
 
     let starting = async {
         match arguments.models.is_empty() {
-            true => restore(&manager).await,
+            true => manager.restore().await.map(drop),
             false => models::put(arguments, &manager).await,
         }
     };
@@ -194,14 +198,6 @@ async fn serve(arguments: &Serve, mut stopped: watch::Receiver<bool>) -> Result<
     closing.send(true).ok();
     tokio::time::timeout(Duration::from_secs(2), running).await.ok();
     tokio::task::block_in_place(|| site.node.end());
-    Ok(())
-}
-
-/// Serves what was served last; what can't be is told and left out.
-async fn restore(manager: &Manager) -> Result<()> {
-    for (task, why) in manager.restore().await?.left_out {
-        tracing::warn!(task, "it can't be served any more: {why}");
-    }
     Ok(())
 }
 

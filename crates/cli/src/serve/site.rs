@@ -121,7 +121,7 @@ impl ServeSite {
                 applied.started.push(unit.id.to_string());
             }
         }
-        // Also those that are kept: they may have more replicas now, or have been stopped.
+        // Also those that are kept: they may have more replicas now.
         let (node, units) = (self.node.clone(), deployment.units.clone());
         let new: Vec<UnitId> = deployment
             .units
@@ -342,12 +342,8 @@ impl Site for ServeSite {
 
     fn start<'a>(&'a self, block: &'a str) -> Doing<'a, Result<()>> {
         Box::pin(async move {
-            let id = self.unit(block)?;
-            let unit = self.units().get(&id).cloned();
-            let unit =
-                unit.ok_or_else(|| Error::not_found(format!("unknown block \"{block}\"")))?;
-            let node = self.node.clone();
-            let started = tokio::task::spawn_blocking(move || node.start(&unit)).await;
+            let (id, node) = (self.unit(block)?, self.node.clone());
+            let started = tokio::task::spawn_blocking(move || node.restart(&id)).await;
             started.map_err(|error| Error::lost(format!("starting a block: {error}")))?
         })
     }

@@ -119,7 +119,7 @@ impl Events {
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
         assert!(line.contains(" 200 "), "{line}");
-        while line.trim() != "" {
+        while !line.trim().is_empty() {
             line.clear();
             lines.read_line(&mut line).unwrap();
         }

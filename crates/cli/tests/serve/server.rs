@@ -132,7 +132,8 @@ impl Place {
     /// Puts a model into the repository, cut as told; returns the hashes of its blocks.
     pub(crate) fn split(&self, name: &str, model: &ModelProto, how: &[&str]) -> Vec<String> {
         let (file, repository) = (self.model(name, model), self.repository());
-        let arguments = [&["split", &file, "--repo", text(&repository)], how].concat();
+        let fixed = ["split", file.as_str(), "--repo", text(&repository)];
+        let arguments = [&fixed[..], how].concat();
         let report = common::json(self.path(), &arguments);
         let blocks = report["blocks"].as_array().unwrap().iter();
         blocks.map(|block| block["block"].as_str().unwrap().to_owned()).collect()
@@ -182,7 +183,7 @@ impl Place {
     /// Starts a server, and waits until it answers.
     pub(crate) fn serve(&self, arguments: &[&str]) -> Server<'_> {
         let any = ["--http", "0", "--grpc", "0", "--metrics", "0", "--control", "0"];
-        Server::start(self, &mut self.serving(&[arguments, &any].concat()))
+        Server::start(self, &mut self.serving(&[arguments, &any[..]].concat()))
     }
 
     /// Runs a server that ends by itself.
@@ -319,12 +320,10 @@ pub(crate) struct Server<'a> {
 
 impl<'a> Server<'a> {
     fn start(place: &'a Place, command: &mut Command) -> Self {
-        let errors = File::options().create(true).append(true).open(place.path().join("errors.txt"));
-        let child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::from(errors.unwrap()))
-            .spawn()
-            .unwrap();
+        let errors =
+            File::options().create(true).append(true).open(place.path().join("errors.txt"));
+        let child =
+            command.stdout(Stdio::piped()).stderr(Stdio::from(errors.unwrap())).spawn().unwrap();
         let client = Client::default();
         let mut server = Self { place, child, client, told: Value::Null };
         let mut output = BufReader::new(server.child.stdout.take().unwrap());

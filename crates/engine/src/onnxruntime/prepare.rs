@@ -8,7 +8,7 @@ use bytes::Bytes;
 use ort::AsPointer;
 use ort::session::builder::{GraphOptimizationLevel, PrepackedWeights, SessionBuilder};
 use prost::Message;
-use tessera_core::{DType, Error, Result, Tensor};
+use tessera_core::{ContentHash, DType, Error, Result, Tensor};
 use tessera_graph::onnx::{ModelProto, NodeProto, TensorProto, tensor_proto};
 
 use super::session::SharedSession;
@@ -21,6 +21,9 @@ const INLINE_BYTES: usize = 1024;
 
 /// Name of the file of the optimised model.
 const MODEL: &str = "block.onnx";
+
+/// Name of the file with the hash of the others.
+const HASH: &str = "hash";
 
 /// Name of the file that the optimised model keeps its weights in.
 const WEIGHTS: &str = "weights";
@@ -61,7 +64,9 @@ impl Prepared {
         let label = program.label();
         let name = format!("{}-{version}-{}", program.key(), cpu());
         let kept = cache.join(name);
-        if let Ok(found) = Self::read(&kept) {
+        if is_whole(&kept)
+            && let Ok(found) = Self::read(&kept)
+        {
             return Ok(found);
         }
         std::fs::create_dir_all(cache)
@@ -71,6 +76,8 @@ impl Prepared {
             .tempdir_in(cache)
             .map_err(|error| Error::io(cache.display(), &error).within(&label))?;
         Self::write(builder, program, folder.path())?;
+        std::fs::write(folder.path().join(HASH), hash_of(folder.path()).unwrap_or_default())
+            .map_err(|error| Error::io(cache.display(), &error).within(&label))?;
         // Somebody else may have been quicker, or what is there may be damaged.
         if std::fs::rename(folder.path(), &kept).is_err() {
             std::fs::remove_dir_all(&kept).ok();
@@ -250,6 +257,23 @@ impl From<ort::Error> for SessionError {
     }
 }
 
+/// The hash of a prepared block's files; `None` where they can't be read.
+fn hash_of(folder: &Path) -> Option<String> {
+    let model = ContentHash::of(&std::fs::read(folder.join(MODEL)).ok()?);
+    let weights = folder.join(WEIGHTS);
+    let weights = match weights.exists() {
+        true => ContentHash::of(Mapping::open(&weights).ok()?.as_ref()).to_string(),
+        false => String::new(),
+    };
+    Some(format!("{model} {weights}"))
+}
+
+/// Whether a prepared block is as it was written: what lies on a disk may be damaged.
+fn is_whole(folder: &Path) -> bool {
+    let told = std::fs::read_to_string(folder.join(HASH)).ok();
+    told.is_some_and(|told| !told.is_empty() && Some(told) == hash_of(folder))
+}
+
 /// What tells CPUs apart, as far as the layout of weights depends on it.
 fn cpu() -> &'static str {
     static CPU: OnceLock<String> = OnceLock::new();
@@ -258,7 +282,7 @@ fn cpu() -> &'static str {
         let flags =
             text.lines().find(|line| line.starts_with("flags") || line.starts_with("Features"));
         let told = format!("{} {}", std::env::consts::ARCH, flags.unwrap_or_default());
-        tessera_core::ContentHash::of(told.as_bytes()).short()
+        ContentHash::of(told.as_bytes()).short()
     })
 }
 

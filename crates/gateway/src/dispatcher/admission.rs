@@ -77,10 +77,10 @@ impl Load {
         }
         Err(Refusal {
             error: Error::full(format!(
-                "{} requests are before it, which take about {} ms, and it has {} ms",
+                "it would take about {:.1} ms with {} requests before it, and has {:.1} ms",
+                expected.as_secs_f64() * 1e3,
                 self.requests,
-                expected.as_millis(),
-                allowed.as_millis()
+                allowed.as_secs_f64() * 1e3
             )),
             retry_after: Some(expected.saturating_sub(limit)),
         })

@@ -194,8 +194,12 @@ impl Dispatcher {
 
     /// An instance takes requests from now on. Connects to it first, which may take a moment.
     pub fn instance_up(&self, unit: &UnitId, instance: &str) {
-        if let Err(error) = self.0.peers.sender(instance) {
-            tracing::warn!(block = instance, %error, "an instance can't be reached");
+        let mut tries = (0..3).map(|_| self.0.peers.sender(instance));
+        if let Err(error) =
+            tries.find(Result::is_ok).unwrap_or_else(|| self.0.peers.sender(instance))
+        {
+            // Whoever watches over it finds out, and starts another.
+            tracing::error!(block = instance, %error, "an instance can't be reached");
             return;
         }
         let mut state = self.0.lock();

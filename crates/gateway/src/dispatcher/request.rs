@@ -41,6 +41,8 @@ pub(super) struct Part {
     pub(super) result: Option<PartResult>,
     /// The scores of the last exit that was not certain enough.
     pub(super) standby: Option<(usize, Tensor)>,
+    /// Whether it has come to its end without a result.
+    pub(super) has_failed: bool,
 }
 
 /// What came of a part.
@@ -64,7 +66,8 @@ impl Pending {
     ) -> Result<Self> {
         let bytes = inputs.iter().map(Tensor::byte_len).sum();
         let splits = !entry.route.exits.is_empty() && entry.route.max_rows > 0 && rows > 1;
-        let part = |inputs| Part { inputs, tries: 0, result: None, standby: None };
+        let part =
+            |inputs| Part { inputs, tries: 0, result: None, standby: None, has_failed: false };
         let parts = if splits {
             (0..rows)
                 .map(|row| Ok(part(inputs.iter().map(|i| i.rows(row, 1)).collect::<Result<_>>()?)))
@@ -87,6 +90,11 @@ impl Pending {
             records: Vec::new(),
             retries: 0,
         })
+    }
+
+    /// Whether every part has come to its end.
+    pub(super) fn is_over(&self) -> bool {
+        self.parts.iter().all(|part| part.result.is_some() || part.has_failed)
     }
 
     /// The answer, where every part has one.
@@ -178,6 +186,8 @@ pub(super) struct Flight {
     pub(super) part: usize,
     pub(super) instances: Vec<String>,
     pub(super) task: String,
+    /// Why it ends before the route does.
+    pub(super) cut_short: Option<String>,
 }
 
 /// Flights by request and number.

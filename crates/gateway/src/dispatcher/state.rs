@@ -189,9 +189,25 @@ impl State {
         Ok(Arc::clone(entry))
     }
 
+    /// Why a task gives no answer at all.
     pub(super) fn unavailable(&self, entry: &TaskEntry) -> Option<String> {
-        let mut steps = entry.route.steps.iter();
-        steps.find_map(|step| self.units.get(&step.unit)?.unavailable.clone())
+        let (steps, missing) = self.reach(entry);
+        missing.filter(|_| steps == 0)
+    }
+
+    /// How many steps of a route can be made, and why no more. Where a later block will not be there, a
+    /// task that may degrade still goes to the last exit before it.
+    fn reach(&self, entry: &TaskEntry) -> (usize, Option<String>) {
+        let steps = &entry.route.steps;
+        let missing = steps.iter().enumerate().find_map(|(index, step)| {
+            Some((index, self.units.get(&step.unit)?.unavailable.clone()?))
+        });
+        let Some((index, why)) = missing else {
+            return (steps.len(), None);
+        };
+        let exit = steps[..index].iter().rposition(|step| step.exit.is_some());
+        let reached = exit.filter(|_| entry.route.degrade).map_or(0, |exit| exit + 1);
+        (reached, Some(why))
     }
 
     pub(super) fn in_flight(&self, task: &str) -> usize {
@@ -289,13 +305,13 @@ impl State {
             heads.sort_unstable_by_key(|(accepted, number, ..)| (*accepted, *number));
             let mut sent = false;
             for (_, number, part, task) in heads {
-                let Some(instances) = self.places(number) else {
+                let Some((instances, cut_short)) = self.places(number) else {
                     continue;
                 };
                 if let Some(queue) = self.queues.get_mut(&task) {
                     queue.pop_front();
                 }
-                match self.depart(number, part, instances) {
+                match self.depart(number, part, instances, cut_short) {
                     Ok(departing) => outgoing.push(departing),
                     Err(error) => replies.extend(self.fail(number, error)),
                 }
@@ -307,11 +323,14 @@ impl State {
         }
     }
 
-    /// An instance for each step, all with room; `None` where one has none.
-    fn places(&self, number: RequestId) -> Option<Vec<String>> {
+    /// An instance for each step that can be made, all with room, and why it can't be all of them; `None`
+    /// where one has no room.
+    fn places(&self, number: RequestId) -> Option<(Vec<String>, Option<String>)> {
         let entry = &self.requests.get(&number)?.entry;
+        let (reached, missing) = self.reach(entry);
+        let steps = &entry.route.steps[..reached];
         let mut chosen: HashMap<&UnitId, &str> = HashMap::new();
-        for step in &entry.route.steps {
+        for step in steps {
             if chosen.contains_key(&step.unit) {
                 continue;
             }
@@ -322,8 +341,8 @@ impl State {
             }
             chosen.insert(&step.unit, &best.name);
         }
-        let steps = entry.route.steps.iter();
-        steps.map(|step| chosen.get(&step.unit).map(|&name| name.to_owned())).collect()
+        let names = steps.iter().map(|step| chosen.get(&step.unit).map(|&name| name.to_owned()));
+        Some((names.collect::<Option<_>>()?, missing))
     }
 
     /// Sends a part of a request on its way.
@@ -332,6 +351,7 @@ impl State {
         number: RequestId,
         part: usize,
         instances: Vec<String>,
+        cut_short: Option<String>,
     ) -> Result<Outgoing> {
         let missing = || Error::lost("a request was given up");
         let pending = self.requests.get(&number).ok_or_else(missing)?;
@@ -356,7 +376,8 @@ impl State {
         let instance = instances.first().cloned().ok_or_else(missing)?;
         self.next_flight = self.next_flight.wrapping_add(1);
         self.reserve(&instances, true);
-        self.flights.insert((number, flight), Flight { part, instances, task });
+        let departed = Flight { part, instances, task, cut_short };
+        self.flights.insert((number, flight), departed);
         Ok(Outgoing { instance, message, request: number, flight })
     }
 
@@ -394,7 +415,8 @@ impl State {
             return Vec::new();
         };
         if part.tries >= MOST_RETRIES || pending.deadline.has_passed() {
-            return self.fail(request, Error::lost(format!("a block was lost: {why}")));
+            let error = Error::lost(format!("a block was lost: {why}"));
+            return self.fail_part(request, flight.part, error);
         }
         part.tries += 1;
         pending.retries += 1;
@@ -447,18 +469,46 @@ impl State {
         else {
             return Vec::new();
         };
+        if let (Outcome::Done, Some(why)) = (&outcome, flight.cut_short) {
+            return self.fail_part(request, flight.part, Error::lost(why));
+        }
         match outcome {
             Outcome::Done => part.result = Some(PartResult { outputs: tensors, exit: None }),
             Outcome::Exit(exit) => {
                 part.result = Some(PartResult { outputs: tensors, exit: Some(exit) });
             }
             Outcome::Late => {
-                return self.fail(request, Error::timed_out("the deadline passed on the way"));
+                let error = Error::timed_out("the deadline passed on the way");
+                return self.fail_part(request, flight.part, error);
             }
-            Outcome::Failed(why) => return self.fail(request, Error::engine(why)),
+            Outcome::Failed(why) => {
+                return self.fail_part(request, flight.part, Error::engine(why));
+            }
             Outcome::Standby(_) | Outcome::Lost(_) => {}
         }
-        pending.answered().map(|reply| (request, reply)).into_iter().collect()
+        if let Some(reply) = pending.answered() {
+            return vec![(request, reply)];
+        }
+        // The last of several, of which another failed.
+        match pending.is_over() {
+            true => self.fail(request, Error::lost("a part of the request failed")),
+            false => Vec::new(),
+        }
+    }
+
+    /// A part that comes to no result. Where another part may still bring what a degraded answer needs,
+    /// the request waits for it.
+    fn fail_part(&mut self, number: RequestId, part: usize, error: Error) -> Replies {
+        let Some(pending) = self.requests.get_mut(&number) else {
+            return Vec::new();
+        };
+        if let Some(part) = pending.parts.get_mut(part) {
+            part.has_failed = true;
+        }
+        match pending.entry.route.degrade && !pending.is_over() {
+            true => Vec::new(),
+            false => self.fail(number, error),
+        }
     }
 
     /// Keeps the scores of an exit, should nothing better come.

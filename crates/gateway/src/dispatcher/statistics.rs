@@ -40,7 +40,9 @@ impl Statistics {
             counted.told.fail.add(took);
             return;
         }
-        for exit in ended.exits.iter().flatten() {
+        // An exit that answers because nothing else did was not taken.
+        let taken = matches!(ended.outcome, EndedAs::Answered);
+        for exit in ended.exits.iter().flatten().filter(|_| taken) {
             *counted.taken.entry(exit.clone()).or_default() += 1;
         }
         let block = |record: &Record| record.instance.split('.').next().map(str::to_owned);

@@ -130,7 +130,9 @@ impl Counters {
         version.overhead += times.overhead;
         task.duration.add(seconds(times.all), 1.0);
         task.degraded += u64::from(matches!(ended.outcome, EndedAs::Degraded(_)));
-        for exit in ended.exits.iter().flatten() {
+        // An exit that answers because nothing else did was not taken.
+        let taken = matches!(ended.outcome, EndedAs::Answered);
+        for exit in ended.exits.iter().flatten().filter(|_| taken) {
             *task.exits.entry(exit.clone()).or_default() += 1;
         }
     }

@@ -1,0 +1,140 @@
+//! Answers are those of `tessera run`, however a model is cut and wherever its blocks run.
+
+use serde_json::json;
+
+use crate::models::{WIDTH, difference, fork, layers, numbers, product, row, several};
+use crate::server::{Input, Place, assert_close};
+
+/// Serves models of several kinds, and compares what they answer.
+fn answers_are_those_of_run(arguments: &[&str], blocks_of_chain: usize) {
+    let place = Place::new();
+    let chain = place.model("chain", &layers(&[0, 1, 2, 3]));
+    let fork = place.model("fork", &fork(4, 5, 6));
+    let several = place.model("several", &several());
+    let models = [chain.as_str(), fork.as_str(), several.as_str()];
+    let server = place.serve(&[&models[..], arguments].concat());
+    assert_eq!(server.told["tasks"].as_array().unwrap().len(), 3, "{}", server.told);
+    assert_eq!(server.path("chain").len(), blocks_of_chain);
+
+    let three_rows = numbers(3 * WIDTH, 9);
+    let (a, b) = (numbers(8, 1), numbers(8, 2));
+    let cases = [
+        ("chain", vec![Input::row(&row(1))]),
+        ("chain", vec![Input::rows("x", WIDTH, &three_rows)]),
+        ("fork", vec![Input::row(&row(2))]),
+        ("fork", vec![Input::rows("x", WIDTH, &three_rows)]),
+        ("several", vec![Input::rows("a", 8, &a), Input::rows("b", 8, &b)]),
+        // Inputs have names, so that their order means nothing.
+        ("several", vec![Input::rows("b", 8, &b), Input::rows("a", 8, &a)]),
+    ];
+    for (task, inputs) in cases {
+        let expected = place.run(&format!("{task}.onnx"), &inputs, &[]);
+        assert!(!expected.is_empty());
+        // The first request finds out about shapes, later ones use memory again.
+        for _ in 0..3 {
+            let response = server.infer(task, &inputs);
+            let answer = response.ok();
+            assert_eq!(answer["model_name"], task);
+            assert_eq!(answer["outputs"].as_array().unwrap().len(), expected.len(), "{answer}");
+            for (output, values) in &expected {
+                assert_close(&response.output(output), values);
+            }
+        }
+    }
+    server.stop();
+}
+
+#[test]
+fn a_model_is_served_under_the_name_of_its_file_and_answers_as_run_does() {
+    answers_are_those_of_run(&[], 1);
+}
+
+#[test]
+fn blocks_in_processes_of_their_own_answer_as_run_does() {
+    // Four products and four times the same activation.
+    answers_are_those_of_run(&["--isolation", "process", "--every", "--no-fusion"], 8);
+}
+
+#[test]
+fn a_path_that_branches_and_joins_answers_as_the_model_in_one_piece_does() {
+    let place = Place::new();
+    let whole = place.model("whole", &fork(4, 5, 6));
+    for (name, model) in
+        [("stem", product(4)), ("left", product(5)), ("right", product(6)), ("joint", difference())]
+    {
+        place.split(name, &model, &["--blocks", "1"]);
+    }
+    let input = [Input::row(&row(3))];
+    let expected = &place.run(&whole, &input, &[])["y"];
+    let server = place.serve(&[]);
+    for (isolation, fusion) in [("thread", true), ("thread", false), ("process", false)] {
+        let path = json!([
+            { "name": "trunk", "block": "stem", "inputs": ["$0"] },
+            { "name": "one", "block": "left", "inputs": ["trunk"] },
+            { "name": "other", "block": "right", "inputs": ["trunk"] },
+            { "block": "joint", "inputs": ["one", "other"] },
+        ]);
+        let task = json!({ "path": path, "isolation": isolation });
+        let document = json!({ "fusion": fusion, "tasks": { "fork": task } });
+        server.put("/v1/system", &document).ok();
+        assert_eq!(server.path("fork").len(), if fusion { 1 } else { 4 });
+        assert_close(&server.infer("fork", &input).output("y"), expected);
+    }
+    // The other way round is another answer.
+    let path = json!([
+        "stem",
+        { "name": "one", "block": "left" },
+        { "name": "other", "block": "right", "inputs": ["stem"] },
+        { "block": "joint", "inputs": ["other", "one"] },
+    ]);
+    server.put("/v1/tasks/turned", &json!({ "path": path })).ok();
+    let turned: Vec<f64> = expected.iter().map(|value| -value).collect();
+    assert_close(&server.infer("turned", &input).output("y"), &turned);
+    server.stop();
+}
+
+#[test]
+fn siblings_share_the_block_that_they_have_in_common() {
+    let place = Place::new();
+    let ants = place.model("ants", &layers(&[0, 1, 2]));
+    let bees = place.model("bees", &layers(&[0, 1, 9]));
+    let server = place.serve(&[&ants, &bees]);
+    let (path_of_ants, path_of_bees) = (server.path("ants"), server.path("bees"));
+    assert_eq!((path_of_ants.len(), path_of_bees.len()), (2, 2));
+    assert_eq!(path_of_ants[0], path_of_bees[0]);
+    assert_ne!(path_of_ants[1], path_of_bees[1]);
+    assert_eq!(server.blocks().len(), 3);
+    let common = server.get(&format!("/v1/blocks/{}", path_of_ants[0]));
+    assert_eq!(common["tasks"], json!(["ants", "bees"]));
+    let input = [Input::row(&row(1))];
+    for task in ["ants", "bees"] {
+        let expected = &place.run(&format!("{task}.onnx"), &input, &[])["y"];
+        assert_close(&server.infer(task, &input).output("y"), expected);
+    }
+    assert_eq!(server.instance(&path_of_ants[0])["requests"], 2);
+    assert_eq!(server.instance(&path_of_bees[1])["requests"], 1);
+    server.stop();
+}
+
+#[test]
+fn a_request_that_makes_no_sense_is_refused_with_what_would() {
+    let place = Place::new();
+    let chain = place.model("chain", &layers(&[0]));
+    let server = place.serve(&[&chain]);
+    let narrow = Input::rows("x", 7, &numbers(7, 1));
+    let cases = [
+        (vec![narrow], vec!["chain", "\"x\"", "f32[batch,64]", "f32[1,7]"]),
+        (vec![], vec!["chain", "\"x\"", "f32[batch,64]"]),
+        (vec![Input::rows("z", WIDTH, &row(1))], vec!["chain", "\"z\"", "x"]),
+        (vec![Input::row(&row(1)), Input::row(&row(1))], vec!["\"x\"", "twice"]),
+    ];
+    for (inputs, words) in cases {
+        let message = server.infer("chain", &inputs).refusal(400);
+        for word in words {
+            assert!(message.contains(word), "no {word} in: {message}");
+        }
+    }
+    let message = server.infer("nobody", &[]).refusal(404);
+    assert!(message.contains("nobody") && message.contains("chain"), "{message}");
+    server.stop();
+}

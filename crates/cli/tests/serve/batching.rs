@@ -1,0 +1,78 @@
+//! Requests that are put together get the answers that they get alone.
+
+use serde_json::json;
+
+use crate::models::{every_pair, layers, row};
+use crate::server::{Input, Place, assert_close, at_once};
+
+/// The sum of a metric over its labels, for lines that have `label` in them.
+fn sum(metrics: &str, name: &str, label: &str) -> f64 {
+    let lines = metrics.lines().filter(|line| {
+        line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{')) && line.contains(label)
+    });
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+#[test]
+fn requests_at_the_same_time_are_computed_as_one_batch() {
+    const COUNT: usize = 8;
+    let place = Place::new();
+    let chain = place.model("chain", &layers(&[0, 1]));
+    let expected: Vec<Vec<f64>> = (0..COUNT)
+        .map(|number| place.run(&chain, &[Input::row(&row(number))], &[])["y"].clone())
+        .collect();
+    let server = place.serve(&[&chain]);
+    for isolation in ["thread", "process"] {
+        let batching = json!({ "max_rows": COUNT, "max_wait_ms": 500 });
+        let task = json!({ "model": "chain", "batching": batching, "isolation": isolation });
+        server.put("/v1/tasks/chain", &task).ok();
+        let block = server.path("chain").remove(0);
+        let answers = at_once(COUNT, |number| server.infer("chain", &[Input::row(&row(number))]));
+        for (answer, expected) in answers.iter().zip(&expected) {
+            assert_close(&answer.output("y"), expected);
+        }
+        let metrics = server.metrics();
+        let name = "tessera_block_batch_rows";
+        let alone = sum(&metrics, &format!("{name}_bucket"), &format!("\"{block}\",le=\"1\""));
+        let runs = sum(&metrics, &format!("{name}_count"), &block);
+        let rows = sum(&metrics, &format!("{name}_sum"), &block);
+        assert!(alone < runs, "{alone} of {runs}");
+        assert!(rows > runs, "{rows} in {runs}");
+        assert_eq!(server.get(&format!("/v1/blocks/{block}"))["max_batch_rows"], COUNT);
+    }
+    // Without it every request is computed for itself.
+    server.put("/v1/tasks/chain", &json!({ "model": "chain", "batching": "off" })).ok();
+    let block = server.path("chain").remove(0);
+    let answers = at_once(COUNT, |number| server.infer("chain", &[Input::row(&row(number))]));
+    for (answer, expected) in answers.iter().zip(&expected) {
+        assert_close(&answer.output("y"), expected);
+    }
+    let metrics = server.metrics();
+    let name = "tessera_block_batch_rows";
+    let largest = sum(&metrics, &format!("{name}_sum"), &block);
+    let runs = sum(&metrics, &format!("{name}_count"), &block);
+    assert!((largest - runs).abs() < 1e-6, "{largest} in {runs}");
+    server.stop();
+}
+
+#[test]
+fn what_has_no_batch_is_not_put_together() {
+    let place = Place::new();
+    let pairs = place.model("pairs", &every_pair());
+    let server = place.serve(&[&pairs]);
+    let batching = json!({ "max_rows": 8, "max_wait_ms": 500 });
+    let task = json!({ "model": "pairs", "batching": batching });
+    // It may be refused, or left alone; what it may not be is wrong.
+    if server.put("/v1/tasks/pairs", &task).status != 200 {
+        return;
+    }
+    let answers = at_once(4, |number| {
+        let a = [number as f32, 0.0, 0.0, 0.0];
+        let inputs = [Input::rows("a", 4, &a), Input::rows("b", 4, &[1.0, 0.0, 0.0, 0.0])];
+        server.infer("pairs", &inputs)
+    });
+    for (number, answer) in answers.iter().enumerate() {
+        assert_eq!(answer.output("y"), [number as f64]);
+    }
+    server.stop();
+}
