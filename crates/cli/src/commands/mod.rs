@@ -39,6 +39,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
 /// Runs a block for the server that started this process.
 fn block() -> Result<()> {
     crate::logs::start(tracing::level_filters::LevelFilter::WARN, false);
+    tessera_engine::give_large_memory_back();
     tessera_node::run_block(&mut std::io::stdin().lock(), std::io::stdout())
 }
 

@@ -49,6 +49,7 @@ struct Started<'a> {
 
 pub(crate) fn run(arguments: &Serve) -> Result<()> {
     crate::logs::start(arguments.log, arguments.log_json);
+    tessera_engine::give_large_memory_back();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
