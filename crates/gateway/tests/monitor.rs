@@ -207,12 +207,10 @@ async fn metrics_are_well_formed_and_say_what_happened() {
         monitor.ended(&ended("ants", &records, EndedAs::Answered));
     }
     let exits = [Some("early".to_owned()), None, Some("early".to_owned())];
-    monitor.ended(&Ended {
-        rows: 3,
-        exits: &exits,
-        retries: 2,
-        ..ended(ODD, &[], EndedAs::Degraded("late"))
-    });
+    // An exit that answers because nothing else did is not one that was taken.
+    for outcome in [EndedAs::Answered, EndedAs::Degraded("late")] {
+        monitor.ended(&Ended { rows: 3, exits: &exits, retries: 2, ..ended(ODD, &[], outcome) });
+    }
     let (full, engine) = (Error::full("no room"), Error::engine("broken"));
     monitor.ended(&ended("ants", &[], EndedAs::Refused(&full)));
     monitor.ended(&ended("ants", &[], EndedAs::Failed(&engine)));
@@ -234,11 +232,11 @@ async fn metrics_are_well_formed_and_say_what_happened() {
         let labels = [("model", "ants"), ("version", "1"), ("reason", reason)];
         assert_eq!(scraped.value("nv_inference_request_failure", &labels), 1.0, "{reason}");
     }
-    assert_eq!(scraped.value("nv_inference_count", &[("model", ODD), ("version", "1")]), 3.0);
+    assert_eq!(scraped.value("nv_inference_count", &[("model", ODD), ("version", "1")]), 6.0);
     let exit = [("task", ODD), ("exit", "early")];
     assert_eq!(scraped.value("tessera_exits_taken_total", &exit), 2.0);
     assert_eq!(scraped.value("tessera_degraded_total", &[("task", ODD)]), 1.0);
-    assert_eq!(scraped.value("tessera_requests_retried_total", &[("task", ODD)]), 1.0);
+    assert_eq!(scraped.value("tessera_requests_retried_total", &[("task", ODD)]), 2.0);
     assert_eq!(scraped.value("tessera_queue_length", &[]), 4.0);
     assert_eq!(scraped.value("tessera_copied_bytes_total", &[]), 1024.0);
     assert_eq!(scraped.value("tessera_block_restarts_total", &[("block", "ab12")]), 1.0);
