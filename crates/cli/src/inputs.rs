@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use tessera_core::{DType, Dim, Error, Result, Tensor, TensorType, display_shape, element_count};
+use tessera_core::{
+    DType, Dim, Error, Random, Result, Tensor, TensorType, display_shape, element_count,
+};
 use tessera_graph::Port;
 
 use crate::npy;
-use crate::random::Random;
 
 /// The most elements of a random input; a model that declares more is not one to try out.
 const MOST_RANDOM: usize = 1 << 28;
@@ -92,7 +93,7 @@ pub(crate) fn from_arguments(
         .iter()
         .map(|port| match given.remove(port.name.as_str()) {
             Some(tensor) => Ok(tensor),
-            None => random.tensor(port, ranges.get(&port.name).copied()),
+            None => tensor(&mut random, port, ranges.get(&port.name).copied()),
         })
         .collect()
 }
@@ -183,66 +184,53 @@ fn image_tensor(bytes: &[u8], expected: &TensorType) -> Result<Tensor> {
     Tensor::from_f32(&shape, &values)
 }
 
-/// Random tensors; the same seed gives the same ones.
-impl Random {
-    /// About normal: the sum of twelve uniform numbers, less six.
-    fn normal(&mut self) -> f64 {
-        (0..3)
-            .map(|_| {
-                let bits = self.next();
-                (0..4).map(|part| ((bits >> (16 * part)) & 0xffff) as f64 / 65536.0).sum::<f64>()
-            })
-            .sum::<f64>()
-            - 6.0
-    }
-
-    fn tensor(&mut self, port: &Port, range: Option<(i64, i64)>) -> Result<Tensor> {
-        let TensorType { dtype, dims } = &port.tensor_type;
-        let dims = dims.as_ref().ok_or_else(|| {
-            Error::usage(format!("input \"{}\" has no shape, use --shape {0}=…", port.name))
-        })?;
-        // A dimension that is open is one: one sample, one step.
-        let shape: Vec<usize> = dims.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
-        let shown = display_shape(*dtype, &shape);
-        let too_large = || Error::usage(format!("input \"{}\": {shown} is too large", port.name));
-        let count =
-            element_count(&shape).filter(|&count| count <= MOST_RANDOM).ok_or_else(too_large)?;
-        // Zero and one are valid nearly everywhere: as indices, masks and flags.
-        let (low, high) = range.unwrap_or((0, 2));
-        let span = high.wrapping_sub(low) as u64;
-        let mut integer = || low.wrapping_add((self.next() % span) as i64);
-        let mut bytes = Vec::with_capacity(dtype.bytes(count).unwrap_or(0));
-        match dtype {
-            DType::I8 | DType::U8 | DType::Bool => {
-                bytes.extend((0..count).map(|_| integer() as u8));
-            }
-            DType::I16 | DType::U16 => {
-                (0..count).for_each(|_| bytes.extend((integer() as u16).to_le_bytes()));
-            }
-            DType::I32 | DType::U32 => {
-                (0..count).for_each(|_| bytes.extend((integer() as u32).to_le_bytes()));
-            }
-            DType::I64 | DType::U64 => {
-                (0..count).for_each(|_| bytes.extend(integer().to_le_bytes()));
-            }
-            DType::F32 => {
-                (0..count).for_each(|_| bytes.extend((self.normal() as f32).to_le_bytes()));
-            }
-            DType::F64 => (0..count).for_each(|_| bytes.extend(self.normal().to_le_bytes())),
-            DType::F16 => (0..count)
-                .for_each(|_| bytes.extend(half::f16::from_f64(self.normal()).to_le_bytes())),
-            DType::BF16 => (0..count)
-                .for_each(|_| bytes.extend(half::bf16::from_f64(self.normal()).to_le_bytes())),
-            DType::String => {
-                let strings = (0..count).map(|_| format!("s{}", integer()).into_bytes()).collect();
-                return Tensor::from_strings(&shape, strings);
-            }
-            // Small numbers in every 8-bit format, and anything at all in the smaller ones.
-            small => {
-                let length = small.bytes(count).unwrap_or(0);
-                bytes.extend((0..length).map(|_| (self.next() & 0x3f) as u8));
-            }
+/// A random tensor; the same seed gives the same one.
+fn tensor(random: &mut Random, port: &Port, range: Option<(i64, i64)>) -> Result<Tensor> {
+    let TensorType { dtype, dims } = &port.tensor_type;
+    let dims = dims.as_ref().ok_or_else(|| {
+        Error::usage(format!("input \"{}\" has no shape, use --shape {0}=…", port.name))
+    })?;
+    // A dimension that is open is one: one sample, one step.
+    let shape: Vec<usize> = dims.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
+    let shown = display_shape(*dtype, &shape);
+    let too_large = || Error::usage(format!("input \"{}\": {shown} is too large", port.name));
+    let count =
+        element_count(&shape).filter(|&count| count <= MOST_RANDOM).ok_or_else(too_large)?;
+    // Zero and one are valid nearly everywhere: as indices, masks and flags.
+    let (low, high) = range.unwrap_or((0, 2));
+    let span = high.wrapping_sub(low) as u64;
+    let mut integer = || low.wrapping_add((random.next() % span) as i64);
+    let mut bytes = Vec::with_capacity(dtype.bytes(count).unwrap_or(0));
+    match dtype {
+        DType::I8 | DType::U8 | DType::Bool => {
+            bytes.extend((0..count).map(|_| integer() as u8));
         }
-        Tensor::copied(*dtype, &shape, &bytes)
+        DType::I16 | DType::U16 => {
+            (0..count).for_each(|_| bytes.extend((integer() as u16).to_le_bytes()));
+        }
+        DType::I32 | DType::U32 => {
+            (0..count).for_each(|_| bytes.extend((integer() as u32).to_le_bytes()));
+        }
+        DType::I64 | DType::U64 => {
+            (0..count).for_each(|_| bytes.extend(integer().to_le_bytes()));
+        }
+        DType::F32 => {
+            (0..count).for_each(|_| bytes.extend((random.normal() as f32).to_le_bytes()));
+        }
+        DType::F64 => (0..count).for_each(|_| bytes.extend(random.normal().to_le_bytes())),
+        DType::F16 => (0..count)
+            .for_each(|_| bytes.extend(half::f16::from_f64(random.normal()).to_le_bytes())),
+        DType::BF16 => (0..count)
+            .for_each(|_| bytes.extend(half::bf16::from_f64(random.normal()).to_le_bytes())),
+        DType::String => {
+            let strings = (0..count).map(|_| format!("s{}", integer()).into_bytes()).collect();
+            return Tensor::from_strings(&shape, strings);
+        }
+        // Small numbers in every 8-bit format, and anything at all in the smaller ones.
+        small => {
+            let length = small.bytes(count).unwrap_or(0);
+            bytes.extend((0..length).map(|_| (random.next() & 0x3f) as u8));
+        }
     }
+    Tensor::copied(*dtype, &shape, &bytes)
 }

@@ -10,7 +10,6 @@ mod logs;
 mod model_file;
 mod npy;
 mod output;
-mod random;
 mod serve;
 
 use std::process::ExitCode;

@@ -5,9 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tessera_core::{Error, Result};
-
-use crate::random::Random;
+use tessera_core::{Error, Random, Result};
 
 /// How requests of an open loop follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

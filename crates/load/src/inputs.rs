@@ -1,11 +1,10 @@
 //! The inputs of requests: shapes made definite, contents given or at random.
 
 use bytes::Bytes;
-use tessera_core::{DType, Dim, Error, Result, display_shape, element_count};
+use tessera_core::{DType, Dim, Error, Random, Result, display_shape, element_count};
 
 use crate::datatype;
 use crate::description::{Description, Port};
-use crate::random::Random;
 use crate::workload::WorkloadOptions;
 
 /// The most elements of a random input; a model that declares more is not one to put under load.

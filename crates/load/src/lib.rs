@@ -23,7 +23,6 @@ mod page;
 mod plot;
 mod prepared;
 mod progress;
-mod random;
 mod recorder;
 mod report;
 mod response;

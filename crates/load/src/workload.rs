@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Random, Result};
 
 use crate::body::{self, Body};
 use crate::description::Description;
 use crate::inputs;
-use crate::random::Random;
 
 /// How requests are made of a model's description.
 #[derive(Clone, Debug)]

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tessera_core::{Error, Result};
 use tessera_engine::{Engine, EngineName};
 use tessera_plan::{Isolation, Unit, UnitId};
@@ -21,6 +21,7 @@ use crate::link::{StartBlock, ToBlock};
 use crate::lock;
 use crate::memory::HostMemory;
 use crate::probe::{Findings, try_out};
+use crate::slot::{InstanceState, Probe, Slot, instance_name};
 use crate::unit::LoadedUnit;
 use crate::worker::{Pulse, Worker, WorkerParts};
 
@@ -32,12 +33,6 @@ const SILENCE: Duration = Duration::from_secs(3);
 const LONGEST_RUN: Duration = Duration::from_secs(60);
 /// A life that was this long, or of any use, is no failed start.
 const A_LIFE: Duration = Duration::from_secs(1);
-/// After so many failed starts in a row an instance counts as failed.
-const MOST_TRIES: u32 = 5;
-/// How long to wait after the first failed start; twice as long after each more.
-const BACKOFF: Duration = Duration::from_millis(100);
-/// How long to wait before a failed instance is tried again.
-const REST: Duration = Duration::from_secs(30);
 /// How long a process that is asked to go may take.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -76,22 +71,6 @@ pub enum NodeEvent {
         /// Whether it is started again; `false` for one that failed too often or was told to stop.
         comes_back: bool,
     },
-}
-
-/// How an instance is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum InstanceState {
-    /// It is being loaded.
-    Starting,
-    /// It takes requests.
-    Up,
-    /// It ended and is about to be started again.
-    Restarting,
-    /// It keeps ending, and why.
-    Failed(String),
-    /// It was told to stop.
-    Stopped,
 }
 
 /// What a node tells of an instance.
@@ -141,24 +120,6 @@ struct Inner {
     /// Counts starts of instances.
     starts: AtomicU64,
     ending: AtomicBool,
-    /// Rung when a slot has changed, for those who wait for one.
-    changed: Condvar,
-}
-
-/// The place of an instance.
-struct Slot {
-    unit: Arc<Unit>,
-    /// Counts starts; part of the instance's name.
-    generation: u64,
-    running: Option<Instance>,
-    state: InstanceState,
-    since: Instant,
-    /// Starts in a row that were of no use.
-    failures: u32,
-    restarts: u64,
-    /// When to start it again.
-    again: Option<Instant>,
-    last_error: Option<String>,
 }
 
 impl Node {
@@ -187,7 +148,6 @@ impl Node {
             pings: AtomicU64::new(1),
             starts: AtomicU64::new(1),
             ending: AtomicBool::new(false),
-            changed: Condvar::new(),
         });
         let watched = Arc::downgrade(&inner);
         std::thread::Builder::new()
@@ -387,43 +347,6 @@ impl Node {
 /// How long an instance took to answer a ping, and what it is doing.
 pub type Pinged = Result<(Duration, Pulse)>;
 
-/// What answers a ping.
-enum Probe {
-    Threads(Pulse),
-    Process(Arc<BlockProcess>),
-}
-
-impl Slot {
-    fn new(unit: Arc<Unit>) -> Self {
-        Self {
-            unit,
-            generation: 0,
-            running: None,
-            state: InstanceState::Starting,
-            since: Instant::now(),
-            failures: 0,
-            restarts: 0,
-            again: None,
-            last_error: None,
-        }
-    }
-
-    fn name(&self, key: &(UnitId, usize)) -> String {
-        instance_name(key, self.generation)
-    }
-
-    fn probe(&self) -> Option<Probe> {
-        Some(match self.running.as_ref()? {
-            Instance::Threads(worker) => Probe::Threads(worker.pulse()),
-            Instance::Process(process) => Probe::Process(Arc::clone(process)),
-        })
-    }
-}
-
-fn instance_name((unit, replica): &(UnitId, usize), generation: u64) -> String {
-    format!("{unit}.{replica}.{generation}")
-}
-
 impl Inner {
     /// Starts the instance of a slot and waits until it takes requests.
     fn launch(self: &Arc<Self>, key: &(UnitId, usize)) -> Result<()> {
@@ -452,7 +375,6 @@ impl Inner {
                 drop(slots);
                 self.introduce(&name, address);
                 (self.events)(NodeEvent::Up { unit: key.0.clone(), instance: name });
-                self.changed.notify_all();
                 // One that ended before it had its place was not noticed.
                 self.notice_end(key, generation);
                 Ok(())
@@ -728,26 +650,6 @@ impl Inner {
         let (unit, why) = (key.0.clone(), why.to_owned());
         (self.events)(NodeEvent::Down { unit, instance, why, comes_back: false });
         dismiss(running);
-    }
-}
-
-impl Slot {
-    /// Decides when to start it again.
-    fn note_failure(&mut self, was_useful: bool, why: &str) {
-        self.failures = if was_useful { 0 } else { self.failures + 1 };
-        self.last_error = Some(why.to_owned());
-        let now = Instant::now();
-        if self.failures >= MOST_TRIES {
-            self.state = InstanceState::Failed(why.to_owned());
-            self.again = Some(now + REST);
-            return;
-        }
-        self.state = InstanceState::Restarting;
-        let wait = match self.failures {
-            0 => Duration::ZERO,
-            failures => BACKOFF * 2u32.saturating_pow(failures - 1),
-        };
-        self.again = Some(now + wait);
     }
 }
 

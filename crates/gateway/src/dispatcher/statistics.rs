@@ -45,7 +45,9 @@ impl Statistics {
         for exit in ended.exits.iter().flatten().filter(|_| taken) {
             *counted.taken.entry(exit.clone()).or_default() += 1;
         }
-        let block = |record: &Record| record.instance.split('.').next().map(str::to_owned);
+        fn block(record: &Record) -> Option<&str> {
+            record.instance.split('.').next()
+        }
         let first = ended.records.first().and_then(block);
         for record in ended.records.iter().filter(|record| block(record) == first) {
             let batch = record.batch.max(1);

@@ -11,7 +11,7 @@ use tessera_node::{Loader, RunOptions, Summary, median};
 use tessera_zoo::{Architecture, Recipe};
 
 use super::super::verify::load_whole;
-use crate::arguments::BenchChain;
+use crate::arguments::bench::BenchChain;
 use crate::model_file::ModelFile;
 use crate::{commands, inputs, interrupt, model_file, output};
 

@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Random, Result};
 use tessera_node::median;
 use tessera_zoo::{Architecture, Recipe, Share};
 
 use super::server::{Client, InferRequest, TestServer};
-use crate::arguments::{BenchChange, BenchFaults};
+use crate::arguments::bench::{BenchChange, BenchFaults};
 use crate::model_file::{self, ModelFile};
-use crate::random::Random;
 use crate::{inputs, interrupt, output};
 
 /// How long an answer may take before it counts as never coming.

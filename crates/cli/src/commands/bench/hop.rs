@@ -12,7 +12,7 @@ use super::peer::{
     self, Process, connect, end_with_parent, inbox_options, median_and_p99, patience, receive, say,
 };
 use super::{hop_compare, stream};
-use crate::arguments::BenchHop;
+use crate::arguments::bench::BenchHop;
 use crate::output;
 
 /// Messages before the first that counts.

@@ -10,7 +10,7 @@ use tessera_tensormq::{CourierOptions, Transport};
 use super::hop::{Plan, Report as Hop, measure};
 use super::peer::median_and_p99;
 use super::stream;
-use crate::arguments::BenchHop;
+use crate::arguments::bench::BenchHop;
 use crate::output;
 
 /// 4 KB; between blocks of a ResNet-50, at batch 1 and 4.

@@ -5,16 +5,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tessera_core::{DType, Error, Result, TensorMut};
+use tessera_core::{DType, Error, Random, Result, TensorMut};
 use tessera_tensormq::{
     Address, Buffers, ConnectOptions, Courier, CourierOptions, Deadline, Message, Received,
     RequestId, Sender, Transport, Wait,
 };
 
 use super::peer::{self, Process, end_with_parent, inbox_options, median_and_p99, say};
-use crate::arguments::BenchKill;
+use crate::arguments::bench::BenchKill;
 use crate::output;
-use crate::random::Random;
 
 /// Bytes of the tensors that are under way.
 const BYTES: usize = 100_000;

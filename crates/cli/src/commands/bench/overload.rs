@@ -10,7 +10,7 @@ use tessera_load::{Arrivals, Mode, Options, Stop, Target, Workload, WorkloadOpti
 
 use super::chain::model_path;
 use super::server::TestServer;
-use crate::arguments::BenchOverload;
+use crate::arguments::bench::BenchOverload;
 use crate::{interrupt, output};
 
 #[derive(Serialize)]

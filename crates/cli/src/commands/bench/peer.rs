@@ -16,7 +16,7 @@ use tessera_tensormq::{
 };
 
 use super::{hop, kill, relay, stream};
-use crate::arguments::BenchPeer;
+use crate::arguments::bench::BenchPeer;
 
 /// How long the other side may take for anything.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);

@@ -10,7 +10,7 @@ use tessera_tensormq::{
 
 use super::memory;
 use super::peer::{self, Process, connect, end_with_parent, inbox_options, patience, say};
-use crate::arguments::BenchRelay;
+use crate::arguments::bench::BenchRelay;
 use crate::output;
 
 /// What another process is to do: pass on what comes.

@@ -13,7 +13,7 @@ use tessera_node::{Summary, median};
 
 use super::chain::model_path;
 use super::server::{Client, InferRequest, TestServer};
-use crate::arguments::BenchServe;
+use crate::arguments::bench::BenchServe;
 use crate::model_file::ModelFile;
 use crate::{commands, inputs, interrupt, output};
 

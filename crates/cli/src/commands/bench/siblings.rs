@@ -10,7 +10,7 @@ use tessera_repository::Repository;
 use tessera_zoo::{Architecture, Recipe, Share};
 
 use super::memory;
-use crate::arguments::{BenchResident, BenchSiblings};
+use crate::arguments::bench::{BenchResident, BenchSiblings};
 use crate::{commands, inputs, interrupt, output};
 
 #[derive(Serialize)]

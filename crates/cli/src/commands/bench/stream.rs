@@ -14,7 +14,7 @@ use tessera_tensormq::{
 use super::peer::{
     self, Process, connect, end_with_parent, inbox_options, median_and_p99, patience, say,
 };
-use crate::arguments::BenchHop;
+use crate::arguments::bench::BenchHop;
 use crate::output;
 
 /// How often each is measured, in turns, and for how long.
