@@ -2,11 +2,17 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod compose;
 mod deployment;
 mod fusion;
 mod itinerary;
+mod limit;
+pub mod overflow;
+pub mod placement;
+pub mod residency;
 mod route;
+pub mod sharing;
 
 pub use compose::{Part, PartInput, compose};
 pub use deployment::{
@@ -14,4 +20,5 @@ pub use deployment::{
     UnitSettings, deploy,
 };
 pub use itinerary::{ExitLeg, Leg, Log, Outcome, Record};
+pub use limit::Limit;
 pub use route::{Route, RouteExit, Step};

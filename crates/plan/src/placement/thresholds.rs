@@ -1,0 +1,80 @@
+//! Thresholds of exits as part of a plan.
+
+use tessera_core::{Error, Result};
+
+use super::problem::Model;
+
+/// Most combinations of settings that are tried.
+pub(super) const MOST: usize = 10_000;
+
+/// The settings of all exits that are to be tried, for each model: those in use, or where an accuracy is
+/// asked for, all that reach it.
+pub(super) fn choices(models: &[Model]) -> Result<Vec<Vec<Vec<Option<usize>>>>> {
+    let mut all: Vec<Vec<Vec<Option<usize>>>> = vec![Vec::new()];
+    for model in models {
+        let settings = match model.least_accuracy {
+            None => vec![model.settings()],
+            Some(least) => {
+                let all = combinations(model)?;
+                let best = all.iter().filter_map(|settings| model.accuracy_with(settings));
+                let best = best.fold(0.0, f64::max);
+                // What reaches the accuracy up to how sums are rounded.
+                let reaching = all.into_iter().filter(|settings| {
+                    model.accuracy_with(settings).is_some_and(|accuracy| accuracy >= least - 1e-12)
+                });
+                let reaching: Vec<_> = reaching.collect();
+                if reaching.is_empty() {
+                    return Err(Error::invalid(format!(
+                        "{}: least_accuracy {least}, but no thresholds reach more than {best}",
+                        model.name
+                    )));
+                }
+                reaching
+            }
+        };
+        if all.len() * settings.len() > MOST {
+            return Err(Error::invalid(format!(
+                "{}: more than {MOST} combinations of thresholds; list fewer settings",
+                model.name
+            )));
+        }
+        all = all
+            .iter()
+            .flat_map(|before| {
+                settings.iter().map(|settings| {
+                    let mut both = before.clone();
+                    both.push(settings.clone());
+                    both
+                })
+            })
+            .collect();
+    }
+    Ok(all)
+}
+
+/// Every combination of the settings of a model's exits.
+pub(super) fn combinations(model: &Model) -> Result<Vec<Vec<Option<usize>>>> {
+    let mut all = vec![model.settings()];
+    for (number, layer) in model.layers.iter().enumerate() {
+        if layer.exit.len() < 2 {
+            continue;
+        }
+        if all.len() * layer.exit.len() > MOST {
+            return Err(Error::invalid(format!(
+                "{}: more than {MOST} combinations of thresholds; list fewer settings",
+                model.name
+            )));
+        }
+        all = all
+            .iter()
+            .flat_map(|before| {
+                (0..layer.exit.len()).map(|setting| {
+                    let mut with = before.clone();
+                    with[number] = Some(setting);
+                    with
+                })
+            })
+            .collect();
+    }
+    Ok(all)
+}

@@ -1,0 +1,297 @@
+//! What a plan costs: the streams of loading, forwarding and running, played through.
+//!
+//! Every GPU that loads has one load stream, which copies its layers in the order in which they run. A
+//! GPU that helps has a migration stream besides, which forwards a layer to the target once it is there.
+//! The target's execution stream runs the layers in order, and waits for the weights of each that is
+//! loaded. GPUs that load below one PCIe switch share its bandwidth: while k of them load, each goes at a
+//! k-th of the rate. Reading from the host does not slow loading down, as in the paper's own model.
+
+use serde::{Deserialize, Serialize};
+use tessera_core::{Error, Result};
+
+use super::problem::{Problem, exceeds};
+use super::topology::Server;
+
+/// Where the weights of a layer are while it runs for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Residency {
+    /// In the memory of the GPU that runs the model.
+    Loaded {
+        /// The GPU by which they come, by number: the target itself, or one that forwards them.
+        through: usize,
+    },
+    /// On the host, from where the GPU reads them.
+    Direct,
+}
+
+/// Where the weights of each layer are, and how they come there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Per layer; a layer without weights counts as loaded through the target.
+    pub layers: Vec<Residency>,
+    /// Whether a layer runs as soon as it is there, instead of once all are.
+    pub pipelined: bool,
+}
+
+impl Plan {
+    /// A plan that loads all layers through the target.
+    pub(super) fn loading(problem: &Problem, pipelined: bool) -> Self {
+        let through = problem.target_index();
+        Self { layers: vec![Residency::Loaded { through }; problem.layers.len()], pipelined }
+    }
+
+    /// How many layers are left on the host.
+    pub fn direct_layers(&self) -> usize {
+        self.layers.iter().filter(|&&layer| layer == Residency::Direct).count()
+    }
+
+    /// How many GPUs load: the target, and those that help it.
+    pub fn gpus(&self, problem: &Problem) -> usize {
+        let target = problem.target_index();
+        let helps = |gpu: &usize| self.layers.contains(&Residency::Loaded { through: *gpu });
+        1 + (0..problem.gpus.len()).filter(|&gpu| gpu != target).filter(helps).count()
+    }
+
+    /// Refuses a plan that is not for this problem, or that the target's memory does not hold.
+    pub fn check(&self, problem: &Problem) -> Result<()> {
+        let (given, expected) = (self.layers.len(), problem.layers.len());
+        if given != expected {
+            return Err(Error::invalid(format!(
+                "plan.layers: {given} layers, expected {expected} as in the problem"
+            )));
+        }
+        let server = problem.server();
+        let mut bytes = 0.0;
+        for (number, (layer, residency)) in problem.layers.iter().zip(&self.layers).enumerate() {
+            let wrong = |what: String| {
+                Err(Error::invalid(format!("plan.layers[{number}]: \"{}\" {what}", layer.name)))
+            };
+            match *residency {
+                Residency::Direct if layer.bytes <= 0.0 => {
+                    return wrong("has no weights to read from the host".to_owned());
+                }
+                Residency::Direct if layer.direct().is_none() => {
+                    return wrong("can't be read from the host".to_owned());
+                }
+                Residency::Direct => {}
+                Residency::Loaded { through } => {
+                    bytes += layer.bytes;
+                    let Some(gpu) = problem.gpus.get(through) else {
+                        return wrong(format!("comes through GPU {through}, which is not there"));
+                    };
+                    if through != server.target && server.links[through].is_none() {
+                        let target = &problem.gpus[server.target].name;
+                        return wrong(format!(
+                            "comes through GPU \"{}\", which has no NVLink to \"{target}\"",
+                            gpu.name
+                        ));
+                    }
+                }
+            }
+        }
+        match problem.memory() {
+            Some(memory) if exceeds(bytes, memory) => Err(Error::invalid(format!(
+                "plan.layers: {bytes} bytes are loaded, and GPU \"{}\" has {memory}",
+                problem.gpus[server.target].name
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// From when to when.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Span {
+    /// Its start.
+    pub start_us: f64,
+    /// Its end.
+    pub end_us: f64,
+}
+
+/// A layer, as it was run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Executed {
+    /// Its copy from the host; none where the weights stay there, and without weights.
+    pub load: Option<Span>,
+    /// Its way over NVLink; none where it comes directly.
+    pub forward: Option<Span>,
+    /// Start of its run.
+    pub start_us: f64,
+    /// End of its run.
+    pub end_us: f64,
+    /// How long the GPU waited for its weights.
+    pub stall_us: f64,
+}
+
+/// A model's first run under a plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Time to the result.
+    pub total_us: f64,
+    /// How much of it the GPU waited for weights.
+    pub stall_us: f64,
+    /// Weights in the target's memory at the end.
+    pub gpu_bytes: f64,
+    /// Per GPU, the most bytes that were there on their way to the target.
+    pub temporary_bytes: Vec<f64>,
+    /// The layers.
+    pub layers: Vec<Executed>,
+}
+
+/// Plays a plan through. The problem has passed its check; a plan that breaks a limit is refused.
+pub fn simulate(problem: &Problem, plan: &Plan) -> Result<Run> {
+    plan.check(problem)?;
+    let server = problem.server();
+    let loads = loads(problem, &server, plan);
+    let forwards = forwards(problem, &server, plan, &loads);
+    let temporary_bytes = (0..problem.gpus.len())
+        .map(|gpu| temporary(problem, plan, gpu, &loads, &forwards))
+        .collect::<Vec<_>>();
+    for (gpu, &bytes) in problem.gpus.iter().zip(&temporary_bytes) {
+        match gpu.memory_bytes {
+            Some(memory) if bytes > 0.0 && exceeds(bytes, memory) => {
+                return Err(Error::invalid(format!(
+                    "plan.layers: {bytes} bytes pass through GPU \"{}\" at the same time, and it has \
+                     {memory}",
+                    gpu.name
+                )));
+            }
+            _ => {}
+        }
+    }
+    let arrival = |layer: usize| {
+        let last: Option<Span> = forwards[layer].or(loads[layer]);
+        last.map_or(0.0, |span| span.end_us)
+    };
+    let all_there = (0..plan.layers.len()).map(arrival).fold(0.0, f64::max);
+    let (mut clock, mut stall_us, mut gpu_bytes) = (0.0_f64, 0.0, 0.0);
+    let mut layers = Vec::with_capacity(plan.layers.len());
+    for (number, (layer, residency)) in problem.layers.iter().zip(&plan.layers).enumerate() {
+        let time = match residency {
+            Residency::Direct => layer.direct().unwrap_or(layer.in_memory_us),
+            Residency::Loaded { .. } => {
+                gpu_bytes += layer.bytes;
+                layer.in_memory_us
+            }
+        };
+        let ready = if plan.pipelined { arrival(number) } else { all_there };
+        let start_us = clock.max(ready);
+        layers.push(Executed {
+            load: loads[number],
+            forward: forwards[number],
+            start_us,
+            end_us: start_us + time,
+            stall_us: start_us - clock,
+        });
+        stall_us += start_us - clock;
+        clock = start_us + time;
+    }
+    Ok(Run { total_us: clock, stall_us, gpu_bytes, temporary_bytes, layers })
+}
+
+/// When each layer is copied from the host.
+fn loads(problem: &Problem, server: &Server, plan: &Plan) -> Vec<Option<Span>> {
+    let mut spans = vec![None; plan.layers.len()];
+    let mut queues: Vec<Vec<usize>> = vec![Vec::new(); problem.gpus.len()];
+    for (number, (layer, residency)) in problem.layers.iter().zip(&plan.layers).enumerate() {
+        if let Residency::Loaded { through } = *residency
+            && layer.bytes > 0.0
+        {
+            queues[through].push(number);
+        }
+    }
+    for switch in 0..problem.gpus.len() {
+        let below = |&gpu: &usize| server.switches[gpu] == switch;
+        let queues: Vec<&[usize]> =
+            (0..problem.gpus.len()).filter(below).map(|gpu| queues[gpu].as_slice()).collect();
+        share_switch(problem, &queues, &mut spans);
+    }
+    spans
+}
+
+/// A load stream that is under way: what is left of it, and of the layer that it copies.
+struct Loading<'a> {
+    queue: &'a [usize],
+    since_us: f64,
+    left_us: f64,
+}
+
+/// Copies queues of layers over one switch, which all that still load share evenly.
+fn share_switch(problem: &Problem, queues: &[&[usize]], spans: &mut [Option<Span>]) {
+    let time = |layer: usize| problem.layers[layer].load_us;
+    let begin = |queue| Loading { queue, since_us: 0.0, left_us: 0.0 };
+    let mut streams: Vec<Loading<'_>> =
+        queues.iter().filter(|queue| !queue.is_empty()).map(|queue| begin(queue)).collect();
+    for stream in &mut streams {
+        stream.left_us = time(stream.queue[0]);
+    }
+    let mut now = 0.0;
+    while !streams.is_empty() {
+        let sharing = streams.len() as f64;
+        let step = streams.iter().map(|stream| stream.left_us).fold(f64::INFINITY, f64::min);
+        now += step * sharing;
+        streams.retain_mut(|stream| {
+            let layer = stream.queue[0];
+            stream.left_us -= step;
+            // Those that end together end together, whatever rounding left of them.
+            if stream.left_us > 1e-12 * time(layer) {
+                return true;
+            }
+            spans[layer] = Some(Span { start_us: stream.since_us, end_us: now });
+            stream.queue = &stream.queue[1..];
+            stream.since_us = now;
+            stream.left_us = stream.queue.first().map_or(0.0, |&next| time(next));
+            !stream.queue.is_empty()
+        });
+    }
+}
+
+/// When each layer that another GPU loads goes over its link.
+fn forwards(
+    problem: &Problem,
+    server: &Server,
+    plan: &Plan,
+    loads: &[Option<Span>],
+) -> Vec<Option<Span>> {
+    let mut clocks = vec![0.0_f64; problem.gpus.len()];
+    let forward = |(number, residency): (usize, &Residency)| {
+        let Residency::Loaded { through } = *residency else { return None };
+        if through == server.target {
+            return None;
+        }
+        let start_us = clocks[through].max(loads[number]?.end_us);
+        let end_us = start_us + problem.layers[number].bytes * server.links[through]?;
+        clocks[through] = end_us;
+        Some(Span { start_us, end_us })
+    };
+    plan.layers.iter().enumerate().map(forward).collect()
+}
+
+/// The most bytes that are on a GPU at a time on their way to the target.
+fn temporary(
+    problem: &Problem,
+    plan: &Plan,
+    gpu: usize,
+    loads: &[Option<Span>],
+    forwards: &[Option<Span>],
+) -> f64 {
+    let mut gone = 0;
+    let (mut held, mut most) = (0.0, 0.0_f64);
+    let through = |layer: &usize| plan.layers[*layer] == Residency::Loaded { through: gpu };
+    let passing: Vec<usize> =
+        (0..plan.layers.len()).filter(through).filter(|&layer| forwards[layer].is_some()).collect();
+    // Both streams keep the order, so that who comes first goes first.
+    for (position, &layer) in passing.iter().enumerate() {
+        let start = loads[layer].map_or(0.0, |span| span.start_us);
+        let left = |layer: usize| forwards[layer].is_some_and(|span| span.end_us <= start);
+        while gone < position && left(passing[gone]) {
+            held -= problem.layers[passing[gone]].bytes;
+            gone += 1;
+        }
+        held += problem.layers[layer].bytes;
+        most = most.max(held);
+    }
+    most
+}

@@ -1,0 +1,68 @@
+//! Which GPUs can help to load a model.
+//!
+//! A GPU below another PCIe switch loads at its full rate beside the one that runs the model, and hands
+//! over what it loaded through NVLink. One below the same switch only shares the bandwidth there is, and
+//! so do two below any other; so at most one GPU per switch helps.
+
+use super::problem::{Gpu, NvLink, Problem};
+
+/// The server, as the planners see it: GPUs by number.
+pub(super) struct Server {
+    /// The GPU that runs the model.
+    pub(super) target: usize,
+    /// Per GPU, µs per byte over its link to the target; none without one.
+    pub(super) links: Vec<Option<f64>>,
+    /// Per GPU, the first GPU below the same switch, which stands for the switch.
+    pub(super) switches: Vec<usize>,
+}
+
+impl Server {
+    pub(super) fn of(problem: &Problem) -> Self {
+        let target = problem.target_index();
+        let name = |gpu: usize| problem.gpus.get(gpu).map_or("", |gpu| gpu.name.as_str());
+        let link = |gpu: usize| {
+            let (one, other) = (name(target), name(gpu));
+            let joins =
+                |link: &&NvLink| link.between == [one, other] || link.between == [other, one];
+            problem.nvlinks.iter().find(joins).map(|link| 1e6 / link.bytes_per_second)
+        };
+        let switch = |gpu: &Gpu| {
+            problem.gpus.iter().position(|other| other.switch == gpu.switch).unwrap_or(0)
+        };
+        Self {
+            target,
+            links: (0..problem.gpus.len()).map(link).collect(),
+            switches: problem.gpus.iter().map(switch).collect(),
+        }
+    }
+
+    /// The GPUs that can help: of each other switch the one with the fastest link, fastest first.
+    pub(super) fn helpers(&self) -> Vec<usize> {
+        let mut best: Vec<(f64, usize)> = Vec::new();
+        for (gpu, link) in self.links.iter().enumerate() {
+            let Some(link) = *link else { continue };
+            if self.switches[gpu] == self.switches[self.target] {
+                continue;
+            }
+            let same = |&(_, other): &(f64, usize)| self.switches[other] == self.switches[gpu];
+            match best.iter().position(same) {
+                Some(known) if link < best[known].0 => best[known] = (link, gpu),
+                Some(_) => {}
+                None => best.push((link, gpu)),
+            }
+        }
+        best.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
+        best.into_iter().map(|(_, gpu)| gpu).collect()
+    }
+}
+
+/// GPUs and links of a server of the kind that the DeepPlan paper measures (AWS p3.8xlarge with four
+/// GPUs): two GPUs below each PCIe switch, and an NVLink of 50 GB/s between any two.
+pub fn server(gpus: usize) -> (Vec<Gpu>, Vec<NvLink>) {
+    let name = |gpu: usize| format!("gpu{gpu}");
+    let made =
+        |gpu: usize| Gpu { name: name(gpu), switch: (gpu / 2).to_string(), memory_bytes: None };
+    let pairs = (0..gpus).flat_map(|one| (one + 1..gpus).map(move |other| (one, other)));
+    let link = |(one, other)| NvLink { between: [name(one), name(other)], bytes_per_second: 50e9 };
+    ((0..gpus).map(made).collect(), pairs.map(link).collect())
+}
