@@ -1,8 +1,10 @@
 //! The command line; that of the benchmarks is in [`bench`].
 
 pub(crate) mod bench;
+pub(crate) mod plan;
 
 pub(crate) use bench::Bench;
+pub(crate) use plan::PlanCommand;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -74,6 +76,12 @@ pub(crate) enum Command {
     /// A closed loop of clients (--clients), an open loop at a rate (--rate), or a sweep of rates to find
     /// out where the server is saturated (--sweep). Works with any server of the protocol.
     Load(Load),
+    /// Plan where blocks and weights should be, and say what a plan would cost
+    ///
+    /// From problem files in YAML or JSON (see examples/plan), with a table for people, --svg for a
+    /// picture and --json for machines. Nothing is carried out.
+    #[command(subcommand)]
+    Plan(PlanCommand),
     /// Measure, and compare within one run
     #[command(subcommand)]
     Bench(Bench),

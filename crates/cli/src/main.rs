@@ -10,7 +10,10 @@ mod logs;
 mod model_file;
 mod npy;
 mod output;
+mod picture;
+mod problem_file;
 mod serve;
+mod time_limit;
 
 use std::process::ExitCode;
 

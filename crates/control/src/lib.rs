@@ -11,6 +11,7 @@ mod manager;
 mod names;
 mod openapi;
 mod place;
+mod plugin;
 mod read;
 mod resolve;
 mod site;
@@ -26,6 +27,7 @@ pub use json::read_json;
 pub use manager::{Defaults, Manager, Restored};
 pub use names::check_name;
 pub use openapi::openapi;
+pub use plugin::Plugin;
 pub use site::{
     Applied, BlockStatus, Catalogue, Doing, ExitStatus, InstanceReport, PingAnswer, Site,
     TaskStatus,

@@ -10,6 +10,7 @@ mod itinerary;
 mod limit;
 pub mod overflow;
 pub mod placement;
+pub mod queueing;
 pub mod residency;
 mod route;
 pub mod sharing;

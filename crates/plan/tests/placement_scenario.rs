@@ -38,7 +38,8 @@ fn the_models_have_the_sums_that_table_7_3_prints() {
 
 #[test]
 fn every_variant_exits_as_often_and_is_right_as_often_as_printed() {
-    let tables: [(fn(usize) -> Model, [(f64, f64, f64); 3]); 2] = [
+    type Table = (fn(usize) -> Model, [(f64, f64, f64); 3]);
+    let tables: [Table; 2] = [
         (resnet152, [(0.0, 1.0, 0.9739), (0.995, 0.63, 0.9346), (0.9995, 0.24, 0.8366)]),
         (vgg13, [(0.0, 1.0, 0.9216), (0.995, 0.63, 0.9281), (0.9995, 0.25, 0.9216)]),
     ];

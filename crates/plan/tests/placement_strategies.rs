@@ -108,10 +108,13 @@ fn planning_again_from_its_own_plan_changes_nothing_with_any_strategy() {
 }
 
 #[test]
-fn genetic_is_within_a_hundredth_of_the_optimum() {
+fn genetic_is_within_a_hundredth_of_the_optimum_whatever_its_seed() {
     let mut losses = Vec::new();
-    for (problem, optimum) in instances() {
-        let found = plan(&Genetic::default(), &problem, &Options::default()).unwrap();
+    for (seed, (problem, optimum)) in
+        (0..3).flat_map(|seed| instances().into_iter().map(move |one| (seed, one)))
+    {
+        let options = Options { seed, ..Options::default() };
+        let found = plan(&Genetic::default(), &problem, &options).unwrap();
         losses.push(found.latency_seconds / optimum - 1.0);
     }
     let worst = losses.iter().copied().fold(0.0, f64::max);

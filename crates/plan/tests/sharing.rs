@@ -444,6 +444,13 @@ fn a_given_plan_is_judged_with_the_figures_of_the_problem() {
     problem.blocks[0].bytes += 1.0 * MB;
     let judged = judge(&problem, &fused, &Limit::none()).unwrap();
     assert_eq!(judged.memory.total_bytes, fused.memory.total_bytes + MB);
+    let text = r#"{"strategy": "per-block", "tasks": [
+        {"task": "a", "units": [["own whole"]]},
+        {"task": "b", "units": [["b1"], ["b2"], ["own b3"], ["own b4"]]},
+        {"task": "c", "units": [["b1"], ["b2"], ["b3"], ["own b4"]]}]}"#;
+    let given: Plan = serde_json::from_str(text).unwrap();
+    let per_block = planned(&problem, Strategy::PerBlock);
+    assert_eq!(judge(&problem, &given, &Limit::none()).unwrap().units, per_block.units);
     problem.tasks[2].path.pop();
     let error = judge(&problem, &fused, &Limit::none()).unwrap_err().to_string();
     assert!(error.contains("plan: task \"c\": expected units that make up b1, b2, b3"), "{error}");

@@ -1,8 +1,12 @@
 //! The command line of the benchmarks.
 
+pub(crate) mod placement;
+
 use clap::{Args, Subcommand};
 use tessera_plan::Isolation;
 use tessera_tensormq::Transport;
+
+use placement::BenchPlacement;
 
 use super::{EngineArguments, ModelArguments, RepositoryArgument, SplitArguments};
 
@@ -36,6 +40,11 @@ pub(crate) enum Bench {
     /// others must learn it within 100 ms and get their buffers back. Fails where anything is left:
     /// shared memory, temporary files, sockets, processes.
     Kill(BenchKill),
+    /// Strategies of placement: how long they plan, and how far from the optimum they are
+    ///
+    /// On hierarchies of nodes that are drawn as in the addnn thesis' section 7.2, or on instances from a
+    /// file.
+    Placement(BenchPlacement),
     /// Another process of one of these
     #[command(hide = true)]
     Peer(BenchPeer),

@@ -3,6 +3,7 @@
 mod bench;
 mod inspect;
 mod load;
+mod plan;
 mod profile;
 mod repo;
 mod run;
@@ -31,6 +32,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Repo(command) => repo::run(&command),
         Command::Serve(arguments) => crate::serve::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
+        Command::Plan(command) => plan::run(&command),
         Command::Bench(command) => bench::run(&command),
         Command::Block => block(),
     }

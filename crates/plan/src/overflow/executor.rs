@@ -115,7 +115,7 @@ fn crosses(link: &Link, device: Device, devices: &[Device]) -> bool {
     devices[link.block as usize] != device
 }
 
-/// What a device does next.
+/// What happens.
 enum Event {
     /// A block is through.
     End(u32),
@@ -273,12 +273,6 @@ impl<'a> Line<'a> {
             ready = ready.max(ends[link.block as usize] + copy);
         }
         ready
-    }
-
-    /// When a block would be through if it were the next one of `device`.
-    pub(super) fn end(&self, devices: &[Device], ends: &[f64], block: u32, device: Device) -> f64 {
-        let ready = self.ready(devices, ends, block, device);
-        ready.max(self.free[device as usize]) + self.work(block, device)
     }
 
     /// How long a block keeps its device busy if it is the next one.

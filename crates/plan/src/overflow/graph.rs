@@ -1,7 +1,7 @@
 //! A problem that was checked: blocks by number, with their neighbours beside them.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BinaryHeap, HashMap};
 
 use tessera_core::{Error, Result};
 
@@ -119,19 +119,20 @@ impl Graph {
         let by_maker: Vec<_> = edges.iter().map(|&(from, to, link)| (from, link.to(to))).collect();
         let predecessors = Links::new(count, &by_user);
         let successors = Links::new(count, &by_maker);
+        once(problem, &predecessors)?;
         let order = topological(problem, &predecessors, &successors)?;
         let mut places = vec![0; count];
         for (place, &block) in order.iter().enumerate() {
             places[block as usize] = place as u32;
         }
         let (mut chained_to, mut chained_by) = (vec![NONE; count], vec![NONE; count]);
-        for block in 0..count {
-            if let [input] = predecessors.of(block)
+        for (number, block) in problem.blocks.iter().enumerate() {
+            if let [input] = predecessors.of(number)
                 && successors.of(input.block as usize).len() == 1
-                && problem.blocks[block].input_bytes == 0.0
+                && block.input_bytes == 0.0
             {
-                chained_to[block] = input.block;
-                chained_by[input.block as usize] = block as u32;
+                chained_to[number] = input.block;
+                chained_by[input.block as usize] = number as u32;
             }
         }
         let dispatch_us = problem.dispatch_us + 0.0;
@@ -206,7 +207,6 @@ fn edges(problem: &Problem) -> Result<Vec<(u32, u32, Link)>> {
     let names = problem.blocks.iter().enumerate();
     let numbers: HashMap<&str, u32> =
         names.map(|(number, block)| (block.name.as_str(), number as u32)).collect();
-    let mut seen = HashSet::with_capacity(problem.edges.len());
     let edges = problem.edges.iter().enumerate().map(|(number, edge)| {
         let find = |field: &str, name: &str| {
             numbers.get(name).copied().ok_or_else(|| {
@@ -218,16 +218,30 @@ fn edges(problem: &Problem) -> Result<Vec<(u32, u32, Link)>> {
             let message = format!("edges[{number}]: from \"{}\" to itself", edge.from);
             return Err(Error::invalid(message));
         }
-        if !seen.insert((from, to)) {
-            let message =
-                format!("edges[{number}]: \"{}\" to \"{}\" is there twice", edge.from, edge.to);
-            return Err(Error::invalid(message));
-        }
         let field = || format!("edges[{number}].bytes");
         let copy_us = copy_us(edge.bytes, &problem.rates, field)?;
         Ok((from, to, Link { block: NONE, edge: number as u32, copy_us }))
     });
     edges.collect()
+}
+
+/// An error where an edge is there twice.
+fn once(problem: &Problem, predecessors: &Links) -> Result<()> {
+    // Per block, the last one that was seen to take from it.
+    let mut takers = vec![NONE; problem.blocks.len()];
+    for block in 0..problem.blocks.len() {
+        for link in predecessors.of(block) {
+            let taker = &mut takers[link.block as usize];
+            if *taker == block as u32 {
+                let name = |number: usize| &problem.blocks[number].name;
+                let (number, from, to) = (link.edge, name(link.block as usize), name(block));
+                let message = format!("edges[{number}]: \"{from}\" to \"{to}\" is there twice");
+                return Err(Error::invalid(message));
+            }
+            *taker = block as u32;
+        }
+    }
+    Ok(())
 }
 
 /// The blocks, each after those whose outputs it takes.

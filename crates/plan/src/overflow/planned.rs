@@ -75,11 +75,11 @@ impl Plan {
                 Some(true) => Some(format!("\"{}\" is there twice", name(block))),
                 Some(false) => {
                     seen[block] = true;
-                    let early = |&&input: &&usize| !seen[input];
-                    let inputs = graph.predecessors(block).iter().map(|link| link.block as usize);
-                    let inputs: Vec<usize> = inputs.collect();
-                    inputs.iter().find(early).map(|&input| {
-                        format!("\"{}\" takes what \"{}\" makes later", name(block), name(input))
+                    let mut inputs = graph.predecessors(block).iter();
+                    let late = inputs.find(|link| !seen[link.block as usize]);
+                    late.map(|link| {
+                        let maker = name(link.block as usize);
+                        format!("\"{}\" takes what \"{maker}\" makes later", name(block))
                     })
                 }
             };

@@ -1,49 +1,51 @@
-//! Local search on a schedule, by what it costs on the executor.
+//! Local search on schedules, by what they cost on the executor.
 //!
 //! Only what delays the end is worth changing: a block of the critical path goes to the other device,
-//! alone or with the neighbours that it hands over to, or gets another turn.
+//! alone or with some neighbours, or gets another turn. A change that makes things a little worse is
+//! kept at first, and less and less so later on: that is how the search leaves a dead end.
+//!
+//! The search has a budget that is counted in blocks that are run again, so that the same problem gives
+//! the same plan on every machine.
 
 use tessera_core::Random;
 
 use super::executor::Line;
-use super::graph::{Graph, NONE};
+use super::graph::{Graph, Link, NONE};
 use super::list::Schedule;
+use super::problem::Device;
 use crate::Limit;
 
-/// Most blocks that are run again, over all that is tried: a few milliseconds' worth.
-fn block_steps() -> usize {
-    std::env::var("STEPS").map_or(300_000, |v| v.parse().unwrap())
-}
-/// Most that is tried.
-fn tries() -> usize {
-    std::env::var("TRIES").map_or(3_000, |v| v.parse().unwrap())
-}
-/// How much worse than the best the search may go at first.
-fn slack0() -> f64 {
-    std::env::var("SLACK").map_or(0.05, |v| v.parse().unwrap())
-}
+/// Most changes that are tried, over all starts. Twice as many gain 0.1%.
+const TRIES: usize = 3_000;
+/// Most blocks that are run again, over all starts: a few milliseconds' worth.
+const STEPS: usize = 300_000;
+/// With fewer tries than this a large graph gains nothing, so that none is made.
+const WORTHWHILE: usize = 100;
+/// How much worse than the best the search may go at first, where it has all tries.
+const SLACK: f64 = 0.05;
+/// Most starts. Where a graph is so large that the steps don't suffice for all tries, the best start
+/// gets them all.
+const STARTS: usize = 3;
 
+/// Improves the first of `starts`, and returns the best schedule with its makespan. None without starts.
 pub(super) fn refine(
     graph: &Graph,
-    schedule: Schedule,
+    tails: &[[f64; 2]],
+    starts: Vec<Schedule>,
     limit: &Limit<'_>,
-    share: usize,
-) -> Schedule {
-    let mut search = Search::new(graph, schedule);
-    let mut random = Random::new(1);
-    let mut best = search.schedule.clone();
-    let mut best_us = search.makespan_us;
-    let mut left = block_steps() / share;
-    let most = (tries() / share).min(left / graph.len().max(1)).max(1);
-    for number in 0..most {
-        if left < graph.len() || (number % 64 == 0 && limit.reached()) {
-            break;
-        }
-        let slack = slack0() * (1.0 - number as f64 / most as f64).powi(2);
-        search.step(&mut random, best_us * (1.0 + slack), &mut left);
-        if search.makespan_us < best_us {
-            best_us = search.makespan_us;
-            best = search.schedule.clone();
+) -> Option<(f64, Schedule)> {
+    let enough = STEPS / graph.len().max(1);
+    let most = if enough >= TRIES { STARTS } else { 1 };
+    let count = starts.len().min(most);
+    let tries = if enough < WORTHWHILE { 0 } else { TRIES / count.max(1) };
+    // With few tries, going where it is worse is a waste.
+    let slack = SLACK * (enough as f64 / TRIES as f64).min(1.0).powi(2);
+    let mut best: Option<(f64, Schedule)> = None;
+    for start in starts.into_iter().take(count) {
+        let mut search = Search::new(graph, tails, start, STEPS / count.max(1));
+        let found = search.run(tries, slack, limit);
+        if best.as_ref().is_none_or(|(makespan_us, _)| found.0 < *makespan_us) {
+            best = Some(found);
         }
     }
     best
@@ -51,177 +53,199 @@ pub(super) fn refine(
 
 struct Search<'a> {
     graph: &'a Graph,
+    tails: &'a [[f64; 2]],
     schedule: Schedule,
     /// Per block, where it is in the order.
-    at: Vec<u32>,
+    places: Vec<u32>,
     ends: Vec<f64>,
-    /// The devices before each place of the order.
+    /// The devices before each place of the order, and after the last one.
     lines: Vec<Line<'a>>,
     makespan_us: f64,
     /// What delays the end, last first.
     critical: Vec<u32>,
+    /// How many blocks may still be run again.
+    steps: usize,
+    random: Random,
+}
+
+/// A change of a schedule, which is its own opposite but for the direction of the move.
+#[derive(Default)]
+struct Change {
+    /// Blocks that go to the other device.
+    flipped: Vec<u32>,
+    /// A block that gets another turn: from a place to a place.
+    moved: Option<(usize, usize)>,
 }
 
 impl<'a> Search<'a> {
-    fn new(graph: &'a Graph, schedule: Schedule) -> Self {
+    fn new(graph: &'a Graph, tails: &'a [[f64; 2]], schedule: Schedule, steps: usize) -> Self {
         let count = graph.len();
         let mut search = Self {
             graph,
+            tails,
             schedule,
-            at: vec![0; count],
+            places: vec![0; count],
             ends: vec![0.0; count],
             lines: vec![Line::new(graph); count + 1],
             makespan_us: 0.0,
             critical: Vec::new(),
+            steps,
+            random: Random::new(1),
         };
-        search.run(0, f64::INFINITY);
-        search.makespan_us = search.lines[count].makespan_us;
-        search.trace();
+        search.execute(0, count, f64::INFINITY);
+        search.accept();
         search
     }
 
-    /// Runs the order from a place on, while it may still cost at most `most`; returns how far it came.
-    fn run(&mut self, from: usize, most: f64) -> usize {
+    /// Tries changes, and returns the best schedule on the way, with its makespan.
+    fn run(&mut self, tries: usize, slack: f64, limit: &Limit<'_>) -> (f64, Schedule) {
+        let mut best = (self.makespan_us, self.schedule.clone());
+        let steps = self.steps;
+        for number in 0..tries {
+            if self.steps == 0 || (number % 64 == 0 && limit.reached()) {
+                break;
+            }
+            let left = (1.0 - number as f64 / tries as f64).min(self.steps as f64 / steps as f64);
+            self.step(best.0 * (1.0 + slack * left.powi(2)));
+            if self.makespan_us < best.0 {
+                best = (self.makespan_us, self.schedule.clone());
+            }
+        }
+        best
+    }
+
+    /// Tries one change, and keeps it if it costs at most `most`.
+    fn step(&mut self, most: f64) {
+        let Some(change) = self.propose() else { return };
+        let count = self.graph.len();
+        let flipped = change.flipped.iter().map(|&block| self.places[block as usize] as usize);
+        let moved = change.moved.iter().map(|&(from, to)| from.min(to));
+        let from = flipped.chain(moved).min().unwrap_or(count);
+        self.apply(&change);
+        let until = self.execute(from, count, most);
+        if until == count && self.lines[count].makespan_us <= most {
+            self.accept();
+            return;
+        }
+        let back = Change { moved: change.moved.map(|(from, to)| (to, from)), ..change };
+        self.apply(&back);
+        // A block that moved past where the run stopped has its old place again too.
+        let far = back.moved.map_or(0, |(from, to)| from.max(to) + 1);
+        self.execute(from, until.max(far), f64::INFINITY);
+    }
+
+    /// Runs a part of the order while the whole may still cost at most `most`; returns where it stopped.
+    fn execute(&mut self, from: usize, until: usize, most: f64) -> usize {
         let mut line = self.lines[from];
-        for place in from..self.schedule.order.len() {
+        for place in from..until {
             let block = self.schedule.order[place];
-            self.at[block as usize] = place as u32;
+            let number = block as usize;
+            self.places[number] = place as u32;
             line.add(&self.schedule.devices, &mut self.ends, block);
             self.lines[place + 1] = line;
-            if line.makespan_us > most {
+            let after = self.tails[number][self.schedule.devices[number] as usize];
+            if self.ends[number] + after > most {
+                self.steps = self.steps.saturating_sub(place + 1 - from);
                 return place + 1;
             }
         }
-        self.schedule.order.len()
+        self.steps = self.steps.saturating_sub(until - from);
+        until
     }
 
-    /// Finds what delays the end.
-    fn trace(&mut self) {
+    /// Takes the schedule as it was run, and finds what delays its end: from the last block back to what
+    /// each had to wait for.
+    fn accept(&mut self) {
         let graph = self.graph;
-        self.critical.clear();
         let devices = &self.schedule.devices;
-        let end = |block: u32| {
-            self.ends[block as usize]
-                + graph.outputs[block as usize][devices[block as usize] as usize]
+        self.makespan_us = self.lines[graph.len()].makespan_us;
+        self.critical.clear();
+        let through = |block: &u32| {
+            let number = *block as usize;
+            self.ends[number] + graph.outputs[number][devices[number] as usize]
         };
-        let mut at =
-            *self.schedule.order.iter().max_by(|a, b| end(**a).total_cmp(&end(**b))).unwrap();
-        loop {
-            self.critical.push(at);
-            let device = devices[at as usize];
-            let place = self.at[at as usize] as usize;
-            let line = &self.lines[place];
-            let mut cause = (graph.inputs[at as usize][device as usize], NONE);
-            if line.last[device as usize] != NONE && line.free[device as usize] >= cause.0 {
-                cause = (line.free[device as usize], line.last[device as usize]);
-            }
-            for link in graph.predecessors(at as usize) {
-                let copy = if devices[link.block as usize] == device {
-                    0.0
-                } else {
-                    link.copy_us[device as usize]
-                };
-                let arrival = self.ends[link.block as usize] + copy;
-                if arrival >= cause.0 {
-                    cause = (arrival, link.block);
+        let order = self.schedule.order.iter().copied();
+        let mut next = order.max_by(|a, b| through(a).total_cmp(&through(b)));
+        while let Some(block) = next {
+            self.critical.push(block);
+            let (number, device) = (block as usize, devices[block as usize]);
+            let line = &self.lines[self.places[number] as usize];
+            let mut cause = (graph.inputs[number][device as usize], NONE);
+            let mut consider = |at: f64, block: u32| {
+                if block != NONE && at >= cause.0 {
+                    cause = (at, block);
                 }
+            };
+            consider(line.free[device as usize], line.last[device as usize]);
+            for link in graph.predecessors(number) {
+                let from = link.block as usize;
+                let copy =
+                    if devices[from] == device { 0.0 } else { link.copy_us[device as usize] };
+                consider(self.ends[from] + copy, link.block);
             }
-            if cause.1 == NONE {
-                break;
-            }
-            at = cause.1;
+            next = (cause.1 != NONE).then_some(cause.1);
         }
     }
 
-    fn step(&mut self, random: &mut Random, most: f64, left: &mut usize) {
-        let graph = self.graph;
-        let count = graph.len();
-        let pick = random.below(self.critical.len() as u64) as usize;
-        let block = self.critical[pick];
-        let kind = random.below(8);
-        let mut flipped: Vec<u32> = Vec::new();
-        let mut moved: Option<(usize, usize)> = None;
+    /// A change of a block that delays the end; none where what was drawn changes nothing.
+    fn propose(&mut self) -> Option<Change> {
+        let drawn = self.random.below(self.critical.len().max(1) as u64) as usize;
+        let block = *self.critical.get(drawn)?;
+        let mut change = Change::default();
+        // Of eight: two flip it alone, two with neighbours, one with neighbours and another turn, and
+        // three give it another turn.
+        let kind = self.random.below(8);
         if kind < 5 {
-            // flip, maybe with neighbours
-            let device = self.schedule.devices[block as usize];
-            if graph.has_choice(block as usize) {
-                flipped.push(block);
+            if self.graph.has_choice(block as usize) {
+                change.flipped.push(block);
             }
             if kind >= 2 {
-                let size = 1 + random.below(4) as usize;
-                let mut at = block;
-                for _ in 0..size {
-                    let p = graph.predecessors(at as usize);
-                    let s = graph.successors(at as usize);
-                    let k = random.below((p.len() + s.len()).max(1) as u64) as usize;
-                    let Some(l) = p.get(k).or_else(|| s.get(k - p.len().min(k))) else { break };
-                    if self.schedule.devices[l.block as usize] == device
-                        && graph.has_choice(l.block as usize)
-                        && !flipped.contains(&l.block)
-                    {
-                        flipped.push(l.block);
-                    }
-                    at = l.block;
-                }
-            }
-            if flipped.is_empty() {
-                return;
+                self.add_neighbours(block, &mut change.flipped);
             }
         }
         if kind >= 4 {
-            let place = self.at[block as usize] as usize;
-            let low = graph
-                .predecessors(block as usize)
-                .iter()
-                .map(|l| self.at[l.block as usize] as usize + 1)
-                .max()
-                .unwrap_or(0);
-            let high = graph
-                .successors(block as usize)
-                .iter()
-                .map(|l| self.at[l.block as usize] as usize)
-                .min()
-                .unwrap_or(count);
-            let to = low + random.below((high - low) as u64) as usize;
-            if to == place && flipped.is_empty() {
-                return;
-            }
-            if to != place {
-                moved = Some((place, to));
-            }
+            change.moved = self.another_turn(block);
         }
-        let mut from = flipped.iter().map(|b| self.at[*b as usize] as usize).min().unwrap_or(count);
-        for &b in &flipped {
-            let d = &mut self.schedule.devices[b as usize];
-            *d = d.other();
-        }
-        if let Some((a, b)) = moved {
-            from = from.min(a.min(b));
-            shift(&mut self.schedule.order, a, b);
-        }
-        let to = self.run(from, most);
-        *left = left.saturating_sub(to - from);
-        if to == count && self.lines[count].makespan_us <= most {
-            self.makespan_us = self.lines[count].makespan_us;
-            self.trace();
-            return;
-        }
-        for &b in &flipped {
-            let d = &mut self.schedule.devices[b as usize];
-            *d = d.other();
-        }
-        if let Some((a, b)) = moved {
-            shift(&mut self.schedule.order, b, a);
-        }
-        self.run(from, f64::INFINITY);
-        *left = left.saturating_sub(count - from);
+        (!change.flipped.is_empty() || change.moved.is_some()).then_some(change)
     }
-}
 
-/// Moves what is at `from` to `to`.
-fn shift(order: &mut [u32], from: usize, to: usize) {
-    match from < to {
-        true => order[from..=to].rotate_left(1),
-        false => order[to..=from].rotate_right(1),
+    /// Adds what a short random walk from a block meets on the same device.
+    fn add_neighbours(&mut self, block: u32, flipped: &mut Vec<u32>) {
+        let device = self.schedule.devices[block as usize];
+        let mut at = block as usize;
+        for _ in 0..1 + self.random.below(4) {
+            let (inputs, users) = (self.graph.predecessors(at), self.graph.successors(at));
+            let drawn = self.random.below((inputs.len() + users.len()).max(1) as u64) as usize;
+            let Some(&Link { block, .. }) = inputs.iter().chain(users).nth(drawn) else { return };
+            at = block as usize;
+            let is_there = self.schedule.devices[at] == device;
+            if is_there && self.graph.has_choice(at) && !flipped.contains(&block) {
+                flipped.push(block);
+            }
+        }
+    }
+
+    /// Another place for a block, after all that it takes and before all that take from it.
+    fn another_turn(&mut self, block: u32) -> Option<(usize, usize)> {
+        let place = |link: &Link| self.places[link.block as usize] as usize;
+        let inputs = self.graph.predecessors(block as usize).iter().map(place);
+        let users = self.graph.successors(block as usize).iter().map(place);
+        let low = inputs.max().map_or(0, |last| last + 1);
+        let high = users.min().unwrap_or(self.graph.len());
+        let to = low + self.random.below((high - low).max(1) as u64) as usize;
+        let from = self.places[block as usize] as usize;
+        (from != to).then_some((from, to))
+    }
+
+    fn apply(&mut self, change: &Change) {
+        for &block in &change.flipped {
+            let device: &mut Device = &mut self.schedule.devices[block as usize];
+            *device = device.other();
+        }
+        match change.moved {
+            Some((from, to)) if from < to => self.schedule.order[from..=to].rotate_left(1),
+            Some((from, to)) => self.schedule.order[to..=from].rotate_right(1),
+            None => {}
+        }
     }
 }

@@ -45,7 +45,7 @@ const LATENCY_MS: [[f64; 3]; 3] = [[10.0, 25.0, 50.0], [25.0, 10.0, 25.0], [50.0
 pub fn iot_edge_cloud(nodes: usize, model: &Model, seed: u64, scenario: &Scenario) -> Problem {
     let mut lots = Random::new(seed);
     let mut share = |least: f64| least + (1.0 - least) * lots.unit();
-    let counts = [nodes / 3, (nodes + 1) / 3, (nodes + 2) / 3];
+    let counts = [nodes / 3, (nodes + 1) / 3, nodes.div_ceil(3)];
     let tiers: Vec<usize> =
         counts.iter().enumerate().flat_map(|(tier, &count)| vec![tier; count]).collect();
     let mut throughput = vec![vec![None; tiers.len()]; tiers.len()];

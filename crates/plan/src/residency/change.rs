@@ -6,11 +6,13 @@
 //! `A` of all later layers of its stream smaller by its load time, and `X` of all earlier ones larger by
 //! its penalty. So the largest `A + X` before and after each layer is all that has to be known.
 
-use super::problem::Problem;
-use super::timeline::{Plan, Residency, simulate};
 use tessera_core::Result;
 
+use super::problem::{Problem, exceeds};
+use super::timeline::{Plan, Residency, simulate};
+
 /// A pipelined plan under change. The target has its PCIe switch to itself.
+#[derive(Clone)]
 pub(super) struct Change<'a> {
     problem: &'a Problem,
     target: usize,
@@ -72,8 +74,9 @@ impl<'a> Change<'a> {
         self.plan
     }
 
-    pub(super) fn plan(&self) -> &Plan {
-        &self.plan
+    /// How many layers there are.
+    pub(super) fn layers(&self) -> usize {
+        self.plan.layers.len()
     }
 
     pub(super) fn total(&self) -> f64 {
@@ -97,9 +100,8 @@ impl<'a> Change<'a> {
 
     /// Whether the target's memory holds a layer that is left on the host now, too.
     pub(super) fn fits(&self, layer: usize) -> bool {
-        self.problem
-            .memory()
-            .is_none_or(|memory| self.bytes + self.problem.layers[layer].bytes <= memory)
+        let bytes = self.bytes + self.problem.layers[layer].bytes;
+        self.problem.memory().is_none_or(|memory| !exceeds(bytes, memory))
     }
 
     /// The total if a layer that comes through the target were left on the host; none where it can't.

@@ -6,12 +6,13 @@
 //! longer `j` runs from the host) first.
 //!
 //! The algorithm as printed follows its own estimate of the stall at `i` alone: it takes load time and
-//! penalty off it, and plays the pipeline again only once the estimate is zero. Stalls between `j` and `i`
-//! are not in that estimate, and later layers keep stalls that are long gone where it never gets to zero;
-//! so it goes on changing layers that gain nothing, and can end up slower than the pipeline it began with.
-//! Here, what a change does to the whole run is computed before it is made (see [`super::change`]), and
-//! it is made only where the result does not come later. In the end, layers that gain nothing by being
-//! left on the host are loaded after all, as they would be slower in every later run.
+//! penalty off it, and plays the pipeline again only once the estimate is zero. Here, what a change does to
+//! the whole run is computed before it is made (see [`super::change`]), and it is made only where the
+//! result does not come later. A small penalty often is that of a small layer, which gains little; so
+//! layers are then exchanged for better ones. A second plan, which starts with all layers on the host that
+//! are quicker there than loaded and run (section 4.1), often ends up better; the quicker one is taken.
+//! In the end, layers that gain nothing by being left on the host are loaded after all, as they would be
+//! slower in every later run.
 
 use tessera_core::Result;
 
@@ -21,6 +22,9 @@ use super::problem::Problem;
 use super::timeline::{Plan, Residency, simulate};
 use super::{Planned, Strategy};
 use crate::Limit;
+
+/// How often layers are exchanged at most; after three or four rounds nothing changes any more.
+const ROUNDS: usize = 8;
 
 /// Leaves layers on the host where that shortens the pipeline.
 pub struct DirectHostAccess;
@@ -49,49 +53,142 @@ impl Strategy for DirectHostAccess {
 /// Leaves layers on the host that `plan` loads through the target, where that gains time. Never slower
 /// than `plan`.
 pub(super) fn leave_layers(problem: &Problem, plan: Plan) -> Result<Planned> {
-    let begun = Planned::of(problem, plan.clone())?;
-    let mut change = Change::new(problem, plan)?;
-    let candidates = by_penalty(problem);
-    for layer in 0..problem.layers.len() {
-        for &(penalty, candidate) in &candidates {
-            // The others have larger penalties still.
-            if change.stall(layer) <= 0.0 || change.stall(layer) < penalty {
-                break;
-            }
-            if candidate > layer || !change.is_loaded_here(candidate) {
-                continue;
-            }
-            if change.total_if_direct(candidate).is_some_and(|total| is_no_later(total, &change)) {
-                change.leave(candidate);
-            }
-        }
+    let mut best = Planned::of(problem, plan.clone())?;
+    let begun = Change::new(problem, plan)?;
+    let cheapest = by_penalty(problem);
+    let mut most_gained: Vec<Candidate> = by_penalty(problem);
+    most_gained.sort_by(|one, other| one.per_load().total_cmp(&other.per_load()));
+    let starts: [(Begin, _); 2] = [(shorten_stalls, cheapest), (leave_quicker, most_gained)];
+    for (begin, candidates) in starts {
+        let mut change = begun.clone();
+        begin(&mut change, &candidates);
+        exchange(&mut change, &candidates);
+        load_again(&mut change, &candidates);
+        // What was computed change by change is compared as it is simulated.
+        best = best.or_quicker(Planned::of(problem, change.into_plan())?);
     }
-    for &(_, candidate) in candidates.iter().rev() {
-        if change.is_direct(candidate)
-            && change.fits(candidate)
-            && change.total_if_loaded(candidate).is_some_and(|total| is_no_later(total, &change))
-        {
-            change.load(candidate);
-        }
-    }
-    // What was computed change by change is compared once more as it is simulated.
-    Ok(begun.or_quicker(Planned::of(problem, change.into_plan())?))
+    Ok(best)
 }
 
-fn is_no_later(total: f64, change: &Change<'_>) -> bool {
-    total <= change.total() * (1.0 + 1e-12)
+/// How a plan is begun.
+type Begin = fn(&mut Change<'_>, &[Candidate]);
+
+/// A layer that can be left on the host.
+struct Candidate {
+    /// How much longer it runs then.
+    penalty: f64,
+    load_us: f64,
+    layer: usize,
 }
 
-/// The layers that can be left on the host, with their penalties, smallest first.
-fn by_penalty(problem: &Problem) -> Vec<(f64, usize)> {
+impl Candidate {
+    /// The penalty per µs of load time that leaving it saves.
+    fn per_load(&self) -> f64 {
+        self.penalty / self.load_us
+    }
+}
+
+/// The layers that can be left on the host, those with the smallest penalty first.
+fn by_penalty(problem: &Problem) -> Vec<Candidate> {
     let layers = problem.layers.iter().enumerate();
-    let mut found: Vec<(f64, usize)> =
-        layers.filter_map(|(number, layer)| Some((layer.penalty()?, number))).collect();
-    found.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let candidate = |(layer, known): (usize, &super::Layer)| {
+        Some(Candidate { penalty: known.penalty()?, load_us: known.load_us, layer })
+    };
+    let mut found: Vec<Candidate> = layers.filter_map(candidate).collect();
+    found.sort_by(|one, other| one.penalty.total_cmp(&other.penalty));
     found
 }
 
-/// The paper's Algorithm 1 to the letter, for comparison; it may be slower than the pipeline.
+/// Goes through the layers that stall, and leaves those up to them on the host that make it shorter.
+fn shorten_stalls(change: &mut Change<'_>, candidates: &[Candidate]) {
+    for layer in 0..change.layers() {
+        for candidate in candidates {
+            // The others have larger penalties still.
+            if change.stall(layer) <= 0.0 || change.stall(layer) < candidate.penalty {
+                break;
+            }
+            let total = match candidate.layer <= layer && change.is_loaded_here(candidate.layer) {
+                true => change.total_if_direct(candidate.layer),
+                false => None,
+            };
+            if total.is_some_and(|total| is_no_later(total, change.total())) {
+                change.leave(candidate.layer);
+            }
+        }
+    }
+}
+
+/// Leaves all layers on the host that are quicker there than loaded and run.
+fn leave_quicker(change: &mut Change<'_>, candidates: &[Candidate]) {
+    for candidate in candidates {
+        if candidate.penalty < candidate.load_us && change.is_loaded_here(candidate.layer) {
+            change.leave(candidate.layer);
+        }
+    }
+}
+
+/// Leaves layers on the host, loads some, or exchanges one for another, as long as that gains time.
+fn exchange(change: &mut Change<'_>, candidates: &[Candidate]) {
+    for _ in 0..ROUNDS {
+        let before = change.total();
+        while let Some((total, layer)) = best_to_leave(change, candidates)
+            && is_sooner(total, change.total())
+        {
+            change.leave(layer);
+        }
+        for layer in candidates.iter().rev().map(|candidate| candidate.layer) {
+            if !change.is_direct(layer) || !change.fits(layer) {
+                continue;
+            }
+            let known = change.total();
+            change.load(layer);
+            match best_to_leave(change, candidates) {
+                Some((total, other)) if is_sooner(total, known.min(change.total())) => {
+                    change.leave(other);
+                }
+                _ if is_sooner(change.total(), known) => {}
+                _ => change.leave(layer),
+            }
+        }
+        if !is_sooner(change.total(), before) {
+            break;
+        }
+    }
+}
+
+/// The layer that is best left on the host next, and the total with it there.
+fn best_to_leave(change: &Change<'_>, candidates: &[Candidate]) -> Option<(f64, usize)> {
+    let loaded = candidates.iter().map(|candidate| candidate.layer);
+    let totals = loaded
+        .filter(|&layer| change.is_loaded_here(layer))
+        .filter_map(|layer| Some((change.total_if_direct(layer)?, layer)));
+    totals.min_by(|one, other| one.0.total_cmp(&other.0))
+}
+
+/// Loads what gains nothing on the host, unless it runs no slower from there.
+fn load_again(change: &mut Change<'_>, candidates: &[Candidate]) {
+    for candidate in candidates.iter().rev().filter(|candidate| candidate.penalty > 0.0) {
+        let layer = candidate.layer;
+        if change.is_direct(layer)
+            && change.fits(layer)
+            && change.total_if_loaded(layer).is_some_and(|total| is_no_later(total, change.total()))
+        {
+            change.load(layer);
+        }
+    }
+}
+
+/// Sooner by more than rounding.
+fn is_sooner(total: f64, known: f64) -> bool {
+    total < known * (1.0 - 1e-12)
+}
+
+/// No later, but for rounding.
+fn is_no_later(total: f64, known: f64) -> bool {
+    total <= known * (1.0 + 1e-12)
+}
+
+/// The paper's Algorithm 1 to the letter, for comparison.
 pub fn algorithm_1_as_printed(problem: &Problem) -> Result<Plan> {
     let mut plan = load_what_fits(problem, true);
     let stalls = |plan: &Plan| -> Result<Vec<f64>> {
@@ -103,15 +200,15 @@ pub fn algorithm_1_as_printed(problem: &Problem) -> Result<Plan> {
         if known[layer] <= 0.0 {
             continue;
         }
-        for &(penalty, candidate) in &candidates {
-            if candidate > layer || plan.layers[candidate] == Residency::Direct {
+        for candidate in &candidates {
+            if candidate.layer > layer || plan.layers[candidate.layer] == Residency::Direct {
                 continue;
             }
-            if known[layer] < penalty {
+            if known[layer] < candidate.penalty {
                 break;
             }
-            plan.layers[candidate] = Residency::Direct;
-            known[layer] -= problem.layers[candidate].load_us + penalty;
+            plan.layers[candidate.layer] = Residency::Direct;
+            known[layer] -= candidate.load_us + candidate.penalty;
             if known[layer] <= 0.0 {
                 known = stalls(&plan)?;
                 break;

@@ -7,9 +7,9 @@
 //! is known.
 //!
 //! Where they become too many, or time is up, only the most promising are followed, and the best bound of
-//! the others is the bound of the whole. A plan has at most one GPU per PCIe switch load (see
-//! [`super::topology`]). Memory of GPUs that help is left out of the search; a plan that does not keep to
-//! it is no answer, but still a bound.
+//! the others is the bound of the whole. It is the quickest of the plans in which at most one GPU per PCIe
+//! switch loads (see [`super::topology`]). Memory of GPUs that help is left out of the search; a plan that
+//! does not keep to it is no answer, but still a bound.
 
 use tessera_core::Result;
 
@@ -17,7 +17,7 @@ use super::labels::search;
 use super::parallel_direct::ParallelDirect;
 use super::problem::Problem;
 use super::relaxation::bound;
-use super::timeline::{Plan, Residency, simulate};
+use super::timeline::{Plan, Residency};
 use super::{Planned, Strategy};
 use crate::Limit;
 
@@ -42,15 +42,15 @@ impl Strategy for Exact {
         previous: Option<&Plan>,
         limit: &Limit<'_>,
     ) -> Result<Planned> {
-        let is_such = |plan: &Plan| plan.pipelined;
+        // A previous plan that is better comes back from here, and is kept where none is better still.
         let mut best = ParallelDirect.plan(problem, previous, limit)?;
         let model = Model::of(problem);
+        let is_better = |total: f64, best: &Planned| total < best.total_us * (1.0 - TOLERANCE);
         let bound = bound(&model, best.total_us, |chosen| {
-            let candidate = Planned::of(problem, model.plan(chosen));
-            match candidate {
+            match Planned::of(problem, model.plan(chosen)) {
                 Ok(candidate) => {
                     let total = candidate.total_us;
-                    if total < best.total_us {
+                    if is_better(total, &best) {
                         best = candidate;
                     }
                     total
@@ -59,20 +59,11 @@ impl Strategy for Exact {
                 Err(_) => f64::INFINITY,
             }
         });
-        eprintln!(
-            "DBG root {} best {}",
-            bound.at(0, 0.0, &vec![0.0; model.streams], 0.0),
-            best.total_us
-        );
         let found = search(&model, &bound, best.total_us, limit);
-        eprintln!("DBG widest {}", found.widest);
         let mut bound_us = found.bound_us;
         if let Some(chosen) = &found.chosen {
-            let plan = model.plan(chosen);
-            match simulate(problem, &plan) {
-                Ok(run) if run.total_us < best.total_us => {
-                    best = Planned { plan, total_us: run.total_us, bound_us: None, proved: false };
-                }
+            match Planned::of(problem, model.plan(chosen)) {
+                Ok(candidate) if is_better(candidate.total_us, &best) => best = candidate,
                 Ok(_) => {}
                 // It does not fit through a helper's memory.
                 Err(_) => bound_us = bound_us.min(found.total_us),
@@ -80,7 +71,7 @@ impl Strategy for Exact {
         }
         best.proved = bound_us >= best.total_us * (1.0 - 1e-9);
         best.bound_us = Some(bound_us.min(best.total_us));
-        Ok(best.or_previous(problem, previous, is_such))
+        Ok(best)
     }
 }
 

@@ -12,8 +12,6 @@ pub(super) struct Found {
     pub(super) total_us: f64,
     /// No plan is quicker, nor than what was known.
     pub(super) bound_us: f64,
-    /// The most partial plans at a time.
-    pub(super) widest: usize,
 }
 
 /// Partial plans that end at the same layer. Each has its clocks in a row: when its layers have run, when
@@ -37,7 +35,6 @@ pub(super) fn search(model: &Model, bound: &Bound, known: f64, limit: &Limit<'_>
     let goal = known * (1.0 - TOLERANCE);
     let clamps = Clamps::of(model);
     let mut left_out = f64::INFINITY;
-    let mut widest = 1;
     let mut history: Vec<Step> = Vec::new();
     let start = bound.at(0, 0.0, &vec![0.0; model.streams], 0.0);
     let mut front = Front { clocks: vec![0.0; width], bounds: vec![start], places: vec![u32::MAX] };
@@ -67,7 +64,6 @@ pub(super) fn search(model: &Model, bound: &Bound, known: f64, limit: &Limit<'_>
         }
         let most = if is_late { 16 } else { most };
         let kept = undominated(&next, width, model.memory.is_finite(), most, &mut left_out);
-        widest = widest.max(kept.len());
         front = Front { clocks: Vec::new(), bounds: Vec::new(), places: Vec::new() };
         for &one in &kept {
             front.clocks.extend_from_slice(&next.clocks[one * width..(one + 1) * width]);
@@ -90,7 +86,7 @@ pub(super) fn search(model: &Model, bound: &Bound, known: f64, limit: &Limit<'_>
         chosen.reverse();
         chosen
     });
-    Found { chosen, total_us, bound_us: total_us.min(known).min(left_out), widest }
+    Found { chosen, total_us, bound_us: total_us.min(known).min(left_out) }
 }
 
 /// How many partial plans are followed at a time: as many as can be compared quickly.

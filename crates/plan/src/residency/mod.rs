@@ -10,6 +10,7 @@
 //! to go when there is no room for another.
 
 mod change;
+mod dealing;
 mod direct_host_access;
 pub mod eviction;
 mod exact;
@@ -20,6 +21,7 @@ mod parallel;
 mod parallel_direct;
 mod pipeline;
 mod problem;
+mod reassign;
 mod relaxation;
 mod shape;
 mod timeline;
@@ -72,6 +74,12 @@ pub struct Planned {
 }
 
 impl Planned {
+    /// How much longer than the bound it may take, as a share of the bound.
+    pub fn gap(&self) -> Option<f64> {
+        let bound = self.bound_us.filter(|bound| *bound > 0.0)?;
+        Some((self.total_us / bound - 1.0).max(0.0))
+    }
+
     fn of(problem: &Problem, plan: Plan) -> Result<Self> {
         let total_us = simulate(problem, &plan)?.total_us;
         Ok(Self { plan, total_us, bound_us: None, proved: false })
@@ -92,7 +100,7 @@ impl Planned {
         let Some(previous) = previous else { return self };
         // One that is not valid any more is no plan; why does not matter.
         match simulate(problem, previous) {
-            Ok(run) if run.total_us <= self.total_us * (1.0 + 1e-9) && is_such(previous) => {
+            Ok(run) if run.total_us <= self.total_us && is_such(previous) => {
                 Self { plan: previous.clone(), total_us: run.total_us, ..self }
             }
             _ => self,

@@ -1,18 +1,21 @@
-//! `parallel`: several GPUs load equal parts of the model, and hand them over (parallel transmission).
+//! `parallel`: several GPUs load layers, and hand them over (parallel transmission).
 //!
-//! The layers are divided, in order, into parts of about the same bytes: the first for the GPU that runs
-//! the model, the others for GPUs below other PCIe switches with a link to it (section 4.3.3). As many of
-//! them load as makes the run shortest; where links are too slow to gain anything, none does.
+//! The paper divides the layers, in order, into parts of about the same bytes: the first for the GPU that
+//! runs the model, the others for GPUs below other PCIe switches with a link to it (section 4.3.3). Layers
+//! can also be dealt out one by one, which is mostly quicker (see [`super::dealing`]). Both are tried, with
+//! every number of GPUs; where links are too slow to gain anything, none helps.
 
 use tessera_core::Result;
 
+use super::dealing::Dealing;
 use super::memory::{all_fit, load_what_fits};
 use super::problem::{Layer, Problem};
 use super::timeline::{Plan, Residency};
+use super::topology::Server;
 use super::{Planned, Strategy};
 use crate::Limit;
 
-/// Lets several GPUs load equal parts of the model.
+/// Lets several GPUs load parts of the model.
 pub struct Parallel;
 
 impl Strategy for Parallel {
@@ -21,7 +24,7 @@ impl Strategy for Parallel {
     }
 
     fn about(&self) -> &'static str {
-        "a pipeline that loads equal parts through several GPUs (parallel transmission)"
+        "a pipeline that loads through several GPUs (parallel transmission)"
     }
 
     fn plan(
@@ -32,11 +35,13 @@ impl Strategy for Parallel {
     ) -> Result<Planned> {
         let base = load_what_fits(problem, true);
         let mut best = Planned::of(problem, base.clone())?;
-        for loaders in groups(problem) {
-            // Parts that a helper's memory does not hold are no plan.
-            if let Ok(planned) = Planned::of(problem, in_parts(problem, &base, &base, &loaders)) {
-                best = best.or_quicker(planned);
-            }
+        let server = problem.server();
+        for loaders in groups(&server) {
+            let parts = in_parts(problem, &base, &base, &loaders);
+            let dealt = Dealing::new(problem, &server, &loaders).plan(&base);
+            // What a helper's memory does not hold is no plan.
+            let found = [parts, dealt].map(|plan| Planned::of(problem, plan));
+            best = found.into_iter().flatten().fold(best, Planned::or_quicker);
         }
         let is_such =
             |plan: &Plan| plan.pipelined && (plan.direct_layers() == 0 || !all_fit(problem));
@@ -45,8 +50,7 @@ impl Strategy for Parallel {
 }
 
 /// The groups of GPUs that may load together: the target with the first helper, the first two, and so on.
-pub(super) fn groups(problem: &Problem) -> Vec<Vec<usize>> {
-    let server = problem.server();
+pub(super) fn groups(server: &Server) -> Vec<Vec<usize>> {
     let mut group = vec![server.target];
     let add = |helper| {
         group.push(helper);

@@ -145,10 +145,11 @@ fn ends(model: &Model, chosen: &[usize]) -> Ends {
     let mut clocks = vec![0.0; model.streams];
     let mut streams: Vec<Vec<f64>> = Vec::with_capacity(count);
     let mut bytes = 0.0;
-    for layer in 0..count {
-        bytes += way(layer).bytes;
+    for (layer, &choice) in chosen.iter().enumerate() {
+        let way = &model.layers[layer][choice];
+        bytes += way.bytes;
         let mut tails = vec![0.0; model.streams];
-        for &(stream, time, tail) in &way(layer).streams {
+        for &(stream, time, tail) in &way.streams {
             clocks[stream] += time;
             tails[stream] = tail;
         }

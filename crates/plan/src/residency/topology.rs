@@ -2,7 +2,7 @@
 //!
 //! A GPU below another PCIe switch loads at its full rate beside the one that runs the model, and hands
 //! over what it loaded through NVLink. One below the same switch only shares the bandwidth there is, and
-//! so do two below any other; so at most one GPU per switch helps.
+//! so do two below any other; so planners use at most one GPU per switch.
 
 use super::problem::{Gpu, NvLink, Problem};
 
@@ -14,6 +14,8 @@ pub(super) struct Server {
     pub(super) links: Vec<Option<f64>>,
     /// Per GPU, the first GPU below the same switch, which stands for the switch.
     pub(super) switches: Vec<usize>,
+    /// Per GPU, its memory; infinite without a limit.
+    memory: Vec<f64>,
 }
 
 impl Server {
@@ -33,26 +35,31 @@ impl Server {
             target,
             links: (0..problem.gpus.len()).map(link).collect(),
             switches: problem.gpus.iter().map(switch).collect(),
+            memory: problem
+                .gpus
+                .iter()
+                .map(|gpu| gpu.memory_bytes.unwrap_or(f64::INFINITY))
+                .collect(),
         }
     }
 
-    /// The GPUs that can help: of each other switch the one with the fastest link, fastest first.
+    /// The GPUs that can help: of each other switch the one with the fastest link (of several, the one with
+    /// the most memory), fastest first.
     pub(super) fn helpers(&self) -> Vec<usize> {
-        let mut best: Vec<(f64, usize)> = Vec::new();
-        for (gpu, link) in self.links.iter().enumerate() {
-            let Some(link) = *link else { continue };
-            if self.switches[gpu] == self.switches[self.target] {
-                continue;
-            }
-            let same = |&(_, other): &(f64, usize)| self.switches[other] == self.switches[gpu];
-            match best.iter().position(same) {
-                Some(known) if link < best[known].0 => best[known] = (link, gpu),
-                Some(_) => {}
-                None => best.push((link, gpu)),
+        let own = self.switches[self.target];
+        let helps = |(gpu, link): (usize, &Option<f64>)| {
+            let link = link.filter(|_| self.switches[gpu] != own)?;
+            Some((link, self.memory[gpu], gpu))
+        };
+        let mut found: Vec<_> = self.links.iter().enumerate().filter_map(helps).collect();
+        found.sort_by(|one, other| one.0.total_cmp(&other.0).then(other.1.total_cmp(&one.1)));
+        let mut helpers: Vec<usize> = Vec::new();
+        for (_, _, gpu) in found {
+            if helpers.iter().all(|&other| self.switches[other] != self.switches[gpu]) {
+                helpers.push(gpu);
             }
         }
-        best.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
-        best.into_iter().map(|(_, gpu)| gpu).collect()
+        helpers
     }
 }
 

@@ -11,22 +11,27 @@ use super::problem::{Block, Problem, Step, Task};
 use super::strategy::Strategy;
 use crate::Limit;
 
-/// A deployment, and what it costs.
+/// A deployment, and what it costs. In a file, the strategy and the units of each task are enough.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// What kind it is.
     pub strategy: Strategy,
     /// The units; those that only differ in the weights of own blocks are one entry.
+    #[serde(default)]
     pub units: Vec<Unit>,
     /// How each task goes through them; tasks of which there are none are left out.
     pub tasks: Vec<TaskPlan>,
     /// The memory.
+    #[serde(default)]
     pub memory: Memory,
     /// The memory, and what the hops are worth.
+    #[serde(default)]
     pub cost_bytes: f64,
     /// What no deployment of its kind can cost less than; as the cost where that is proved.
+    #[serde(default)]
     pub bound_bytes: f64,
     /// Whether nothing of its kind costs less. False where a search was stopped.
+    #[serde(default)]
     pub proved: bool,
 }
 
@@ -55,8 +60,10 @@ pub struct TaskPlan {
     /// Its steps, in units.
     pub units: Vec<Vec<Step>>,
     /// Hops of a request.
+    #[serde(default)]
     pub hops: usize,
     /// Time of a request that waits nowhere, where the times of all blocks are known.
+    #[serde(default)]
     pub time_us: Option<f64>,
 }
 
@@ -94,7 +101,7 @@ pub fn plan(
     problem.check()?;
     let paths = paths(problem)?;
     let single = || paths.iter().map(|path| path.singles()).collect::<Vec<_>>();
-    let whole = || paths.iter().map(|path| vec![0..path.steps.len()]).collect::<Vec<_>>();
+    let whole = || paths.iter().map(|path| path.whole()).collect::<Vec<_>>();
     let context = if strategy.is_one_process() { 0.0 } else { problem.context_bytes };
     let (groups, bound) = match strategy {
         Strategy::Traditional => (whole(), None),
@@ -206,6 +213,10 @@ pub(super) struct UnitKey {
 impl Path {
     fn singles(&self) -> Groups {
         (0..self.steps.len()).map(|at| at..at + 1).collect()
+    }
+
+    fn whole(&self) -> Groups {
+        std::iter::once(0..self.steps.len()).collect()
     }
 
     pub(super) fn unit(&self, range: &Range<usize>) -> UnitKey {

@@ -52,7 +52,7 @@ impl Strategy {
     }
 
     /// What it does, in a line.
-    pub fn summary(self) -> &'static str {
+    pub fn about(self) -> &'static str {
         match self {
             Self::Traditional => "a process per task, each with its whole model",
             Self::PerBlock => "a process per block; shared blocks are there once",

@@ -8,6 +8,7 @@ mod kill;
 mod memory;
 mod overload;
 mod peer;
+mod placement;
 mod relay;
 mod serve;
 mod server;
@@ -29,6 +30,7 @@ pub(super) fn run(command: &Bench) -> Result<()> {
         Bench::Faults(arguments) => disturb::faults(arguments),
         Bench::Kill(arguments) => kill::run(arguments),
         Bench::Peer(arguments) => peer::run(arguments),
+        Bench::Placement(arguments) => placement::run(arguments),
         Bench::Siblings(arguments) => siblings::run(arguments),
         Bench::Resident(arguments) => siblings::resident(arguments),
     }

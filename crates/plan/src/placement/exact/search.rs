@@ -383,7 +383,7 @@ fn through_all(
             return Through::Twice(repeated(&runs_of(&ways, next.way)));
         }
         steps += 1;
-        if ways.len() > MOST_WAYS || (steps % STEPS == 0 && limit.reached()) {
+        if ways.len() > MOST_WAYS || (steps.is_multiple_of(STEPS) && limit.reached()) {
             return Through::Done;
         }
         let way = ways[next.way];

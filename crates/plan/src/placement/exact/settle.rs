@@ -61,8 +61,7 @@ impl Needs<'_> {
             forbid(&mut (layer + 1..layers));
             forbid(&mut (0..layer).rev());
             let last = (layer + 1..layers)
-                .filter(|&other| self.settled(allowed, layers, other) == Some(node))
-                .next_back();
+                .rfind(|&other| self.settled(allowed, layers, other) == Some(node));
             for between in last.map_or(0..0, |last| layer + 1..last) {
                 for other in (0..self.network.nodes).filter(|&other| other != node) {
                     changed |= std::mem::replace(&mut allowed[other * layers + between], false);

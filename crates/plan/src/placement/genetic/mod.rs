@@ -48,7 +48,16 @@ pub struct Genetic {
 
 impl Default for Genetic {
     fn default() -> Self {
-        Self { population: 100, runs: true, run_mutation: 0.4, improved: 4, ..Self::thesis() }
+        // The smallest that found the optimum of all of 87 problems with each of 5 to 20 seeds is
+        // a third of this.
+        Self {
+            population: 300,
+            patience: 30,
+            runs: true,
+            run_mutation: 0.4,
+            improved: 32,
+            ..Self::thesis()
+        }
     }
 }
 

@@ -229,3 +229,22 @@ fn to_price(shares: &mut [f64], price: f64) {
         *share = (*share - less).max(0.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::to_price;
+
+    #[test]
+    fn contributions_never_add_up_to_more_than_the_price() {
+        for (mut shares, price) in [
+            (vec![5.0, 0.0], 0.0),
+            (vec![5.0, 3.0, 0.0], 6.0),
+            (vec![9.0, 0.0, 0.0], 6.0),
+            (vec![2.0, 2.0], 4.0),
+        ] {
+            to_price(&mut shares, price);
+            assert_eq!(shares.iter().sum::<f64>(), price);
+            assert!(shares.iter().all(|share| *share >= 0.0));
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The command line of `tessera plan`.
+
+pub(crate) mod eviction;
+pub(crate) mod fusion;
+pub(crate) mod overflow;
+pub(crate) mod placement;
+pub(crate) mod queueing;
+pub(crate) mod residency;
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use tessera_core::{Error, Result};
+
+use eviction::EvictionArguments;
+use fusion::FusionArguments;
+use overflow::OverflowArguments;
+use placement::PlacementArguments;
+use queueing::QueueingArguments;
+use residency::ResidencyArguments;
+
+#[derive(Subcommand)]
+pub(crate) enum PlanCommand {
+    /// Place the layers of models on nodes, from the device to the cloud
+    ///
+    /// For the least expected latency of a request, within the nodes' memory and storage. Layers never
+    /// go back to a lower tier, and a node's layers of a model are neighbours.
+    Placement(PlacementArguments),
+    /// Move light blocks from a busy GPU to the CPU
+    ///
+    /// For the least time until a graph of blocks is through, with copies between the two.
+    Overflow(OverflowArguments),
+    /// Decide which layers are loaded into GPU memory, and which are read from the host
+    ///
+    /// For the least time until the first result of a model that is not on the GPU yet.
+    Residency(ResidencyArguments),
+    /// Decide which models leave GPU memory when another one needs room
+    Eviction(EvictionArguments),
+    /// Group neighbouring blocks of tasks into processes
+    ///
+    /// For the least memory, where tasks share some of their blocks.
+    Fusion(FusionArguments),
+    /// Find the bottleneck among blocks, and how many replicas each needs
+    Queueing(QueueingArguments),
+}
+
+/// Seconds, above 0.
+pub(crate) fn seconds(text: &str) -> Result<Duration> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| Error::usage("expected a number of seconds above 0"))
+}

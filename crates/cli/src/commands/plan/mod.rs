@@ -1,0 +1,48 @@
+//! `tessera plan`: where blocks and weights should be.
+
+mod eviction;
+mod fusion;
+mod overflow;
+mod placement;
+mod queueing;
+mod residency;
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tessera_core::Result;
+
+use crate::arguments::plan::PlanCommand;
+use crate::problem_file;
+
+pub(super) fn run(command: &PlanCommand) -> Result<()> {
+    match command {
+        PlanCommand::Placement(arguments) => placement::run(arguments),
+        PlanCommand::Overflow(arguments) => overflow::run(arguments),
+        PlanCommand::Residency(arguments) => residency::run(arguments),
+        PlanCommand::Eviction(arguments) => eviction::run(arguments),
+        PlanCommand::Fusion(arguments) => fusion::run(arguments),
+        PlanCommand::Queueing(arguments) => queueing::run(arguments),
+    }
+}
+
+/// Reads a plan: one by itself, or what `--json` printed.
+pub(super) fn previous<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    #[derive(Deserialize)]
+    struct Printed<T> {
+        plan: T,
+    }
+
+    #[derive(Deserialize)]
+    struct Probe {
+        plan: Option<serde::de::IgnoredAny>,
+    }
+
+    let text = problem_file::text(path)?;
+    let probe = problem_file::parse::<Probe>(path, &text);
+    match probe.is_ok_and(|probe| probe.plan.is_some()) {
+        true => problem_file::parse::<Printed<T>>(path, &text).map(|printed| printed.plan),
+        false => problem_file::parse(path, &text),
+    }
+}

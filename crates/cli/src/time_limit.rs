@@ -1,0 +1,20 @@
+//! How long a search may go on. Planners have no clock; this is theirs.
+
+use std::time::{Duration, Instant};
+
+/// Is reached once its time is up.
+pub(crate) struct TimeLimit {
+    end: Option<Instant>,
+}
+
+impl TimeLimit {
+    /// From now on.
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { end: Instant::now().checked_add(limit) }
+    }
+
+    /// Whether the time is up.
+    pub(crate) fn reached(&self) -> bool {
+        self.end.is_some_and(|end| Instant::now() >= end)
+    }
+}
