@@ -32,6 +32,11 @@ pub(crate) fn watch(folder: &Path) {
     }
 }
 
+/// Whether this process is about to end because the user wants it to.
+pub(crate) fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst)
+}
+
 /// Waits for the end where one is under way: what went wrong meanwhile is no news.
 pub(crate) fn wait_if_interrupted() {
     while INTERRUPTED.load(Ordering::SeqCst) {

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::interrupt;
+
 /// Is reached once its time is up.
 pub(crate) struct TimeLimit {
     end: Option<Instant>,
@@ -13,8 +15,8 @@ impl TimeLimit {
         Self { end: Instant::now().checked_add(limit) }
     }
 
-    /// Whether the time is up.
+    /// Whether the time is up, or the user interrupted: programs that were asked have to end, too.
     pub(crate) fn reached(&self) -> bool {
-        self.end.is_some_and(|end| Instant::now() >= end)
+        interrupt::interrupted() || self.end.is_some_and(|end| Instant::now() >= end)
     }
 }

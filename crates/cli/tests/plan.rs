@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{command, json, length, refuse, succeed, tessera, text};
+use common::{command, interrupt, json, length, refuse, succeed, tessera, text};
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
@@ -456,6 +456,48 @@ fn a_plugin_that_hangs_is_ended_in_time() {
     let arguments = ["plan", "placement", &problem, "--strategy", &path, "--time-limit", "1"];
     refuse(folder.path(), &arguments, &["hangs: no plan within 1 s; it was ended"]);
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+#[test]
+fn the_tables_of_the_thesis_come_out_but_for_what_contradicts_itself() {
+    let folder = tempdir().unwrap();
+    for (file, agreeing) in [("blockflow-resnet50.yaml", 45), ("blockflow-resnet152.yaml", 43)] {
+        let report = json(folder.path(), &["plan", "fusion", &example(file)]);
+        let figures = (&report["published"], &report["agreeing"]);
+        assert_eq!(figures, (&json!(56), &json!(agreeing)), "{file}");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_a_plugin_with_its_children() {
+    let folder = tempdir().unwrap();
+    let problem = small(&folder);
+    let path = program(&folder, "waits", "#!/bin/sh\nsleep 1000 &\necho $! > child\nwait\n");
+    let arguments = ["plan", "placement", &problem, "--strategy", &path, "--time-limit", "600"];
+    let stderr = Stdio::piped();
+    let child = command(folder.path()).args(arguments).stderr(stderr).spawn().unwrap();
+    let number = folder.path().join("child");
+    let started = || fs::read_to_string(&number).is_ok_and(|text| text.ends_with('\n'));
+    let start = Instant::now();
+    while !started() {
+        assert!(start.elapsed() < Duration::from_secs(30), "the plugin was not started");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let sleeper = fs::read_to_string(&number).unwrap();
+    let process = Path::new("/proc").join(sleeper.trim());
+    assert!(process.exists());
+    interrupt(&child);
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(130));
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "tessera: interrupted\n");
+    // Whoever inherited it may take a moment to bury it.
+    while fs::read_to_string(process.join("stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "what the plugin started is there still"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]

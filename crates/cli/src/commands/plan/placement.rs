@@ -99,14 +99,13 @@ fn timed(
     previous: Option<&Plan>,
     strategy: &dyn Strategy,
 ) -> (Result<Planned>, f64) {
-    let limit = TimeLimit::new(arguments.time_limit);
-    let reached = || limit.reached();
     // A plugin has its own limit, which says who took too long.
-    let limit = match is_plugin(strategy.name()) {
-        true => Limit::none(),
-        false => Limit::new(&reached),
-    };
-    let options = Options { previous, seed: arguments.seed, limit };
+    let limit = TimeLimit::new(match is_plugin(strategy.name()) {
+        true => Duration::MAX,
+        false => arguments.time_limit,
+    });
+    let reached = || limit.reached();
+    let options = Options { previous, seed: arguments.seed, limit: Limit::new(&reached) };
     let start = Instant::now();
     let planned = plan(strategy, problem, &options);
     (planned, start.elapsed().as_secs_f64() * 1e3)
