@@ -12,8 +12,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use tessera_core::{Error, Result};
-use tessera_engine::{EngineName, LoadOptions};
+use tessera_core::{Device, Error, Result};
+use tessera_engine::{ConvolutionSearch, CudaOptions, EngineName, LoadOptions};
 use tessera_graph::{CutPoints, ExitSpec, Split};
 use tessera_plan::Isolation;
 use tracing::level_filters::LevelFilter;
@@ -61,6 +61,8 @@ pub(crate) enum Command {
     /// multiply-add; memory is input, weights and output together. Times are medians on this
     /// machine.
     Profile(Profile),
+    /// List what blocks can run on: the CPU, and GPUs with their memory and how they are connected
+    Devices(Devices),
     /// Look after a repository of blocks
     #[command(subcommand)]
     Repo(Repo),
@@ -335,11 +337,22 @@ pub(crate) struct EngineArguments {
     /// Threads that a block may use
     #[arg(long, default_value_t = NonZeroUsize::MIN)]
     pub(crate) threads: NonZeroUsize,
+    /// What blocks run on: cpu, or cuda:N for a GPU; see `tessera devices`
+    #[arg(long, default_value_t = Device::Cpu)]
+    pub(crate) device: Device,
+    /// On a GPU: compute products of f32 with ten bits of fraction, which is faster
+    #[arg(long)]
+    pub(crate) tf32: bool,
+    /// On a GPU, how the algorithm of a convolution is chosen: exhaustive, heuristic or default
+    #[arg(long, default_value_t = ConvolutionSearch::Exhaustive, value_name = "HOW")]
+    pub(crate) convolution_search: ConvolutionSearch,
 }
 
 impl EngineArguments {
     pub(crate) fn options(&self) -> LoadOptions {
-        LoadOptions { threads: self.threads, ..LoadOptions::default() }
+        let cuda = CudaOptions { tf32: self.tf32, convolution: self.convolution_search };
+        let (threads, device) = (self.threads, self.device);
+        LoadOptions { threads, device, cuda, ..LoadOptions::default() }
     }
 }
 
@@ -431,6 +444,13 @@ pub(crate) struct Run {
 }
 
 #[derive(Args)]
+pub(crate) struct Devices {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
 pub(crate) struct Verify {
     /// ONNX file
     pub(crate) model: PathBuf,
@@ -440,6 +460,9 @@ pub(crate) struct Verify {
     pub(crate) split: SplitArguments,
     #[command(flatten)]
     pub(crate) engine: EngineArguments,
+    /// What the whole model runs on, to compare devices [default: as --device]
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) against: Option<Device>,
     /// Values of an integer input: lo <= value < hi; repeat for more
     #[arg(long = "range", value_name = "NAME=lo,hi")]
     pub(crate) ranges: Vec<String>,

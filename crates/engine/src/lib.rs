@@ -14,13 +14,14 @@ mod rten_engine;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use tessera_core::{Device, Result, Tensor, TensorMut};
+use tessera_core::{Device, Error, Result, Tensor, TensorMut};
 
 pub use choose::{EngineName, choose};
 pub use mapping::{Mapping, SharedMapping};
 pub use onnxruntime::{OnnxRuntime, find_library};
 pub use program::{Program, ProgramWeight};
 pub use rten_engine::Rten;
+pub use tessera_cuda::to_host;
 
 /// How a block is loaded.
 #[derive(Clone, Debug)]
@@ -32,11 +33,71 @@ pub struct LoadOptions {
     /// Folder to keep what was made of blocks in, so that the next process that loads one is quick;
     /// for engines that make something of them.
     pub cache: Option<PathBuf>,
+    /// How it runs on a GPU.
+    pub cuda: CudaOptions,
+}
+
+/// How blocks run on a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CudaOptions {
+    /// Whether products of `f32` may be computed with ten bits of fraction, which is faster.
+    pub tf32: bool,
+    /// How the algorithm of a convolution is chosen.
+    pub convolution: ConvolutionSearch,
+}
+
+impl CudaOptions {
+    /// What tells these from others, as part of a file's name.
+    pub fn name(self) -> &'static str {
+        if self.tf32 { "cuda-tf32" } else { "cuda" }
+    }
+}
+
+/// How the algorithm of a convolution is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ConvolutionSearch {
+    /// All are tried, when a shape comes first.
+    #[default]
+    Exhaustive,
+    /// By rules of thumb.
+    Heuristic,
+    /// Always the same one.
+    Default,
+}
+
+impl std::str::FromStr for ConvolutionSearch {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "exhaustive" => Ok(Self::Exhaustive),
+            "heuristic" => Ok(Self::Heuristic),
+            "default" => Ok(Self::Default),
+            _ => Err(Error::usage(format!(
+                "convolution search \"{text}\", expected exhaustive, heuristic or default"
+            ))),
+        }
+    }
+}
+
+impl std::fmt::Display for ConvolutionSearch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Exhaustive => "exhaustive",
+            Self::Heuristic => "heuristic",
+            Self::Default => "default",
+        })
+    }
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { threads: NonZeroUsize::MIN, device: Device::Cpu, cache: None }
+        Self {
+            threads: NonZeroUsize::MIN,
+            device: Device::Cpu,
+            cache: None,
+            cuda: CudaOptions::default(),
+        }
     }
 }
 

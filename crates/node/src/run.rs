@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tessera_core::{DType, Error, Result, Tensor, TensorMut};
+use tessera_engine::to_host;
 use tessera_graph::{Exit, Source, check_inputs, normalised_entropy};
 
 use crate::LoadedModel;
@@ -104,6 +105,7 @@ impl LoadedModel {
                 let scores = outputs.into_iter().next().ok_or_else(|| {
                     Error::engine(format!("exit \"{}\" gave no scores", exit.output))
                 })?;
+                let scores = to_host(&scores)?.settled()?;
                 let entropy = highest_entropy(exit, &scores)?;
                 if options == RunOptions::TakeExits && entropy <= f64::from(exit.threshold) {
                     let taken = ExitTaken {
@@ -125,9 +127,13 @@ impl LoadedModel {
             .outputs
             .iter()
             .map(|(port, source)| {
-                Ok((port.name.clone(), take(inputs, &mut values, &mut left, *source)?))
+                let value = take(inputs, &mut values, &mut left, *source)?;
+                Ok((port.name.clone(), to_host(&value)?))
             })
-            .collect::<Result<_>>()?;
+            .collect::<Result<Vec<_>>>()?;
+        // Copies of all of them are on their way before the first is waited for.
+        let outputs = outputs.into_iter().map(|(name, value)| Ok((name, value.settled()?)));
+        let outputs = outputs.collect::<Result<_>>()?;
         Ok(RunResult { outputs, exits, exit: None, times })
     }
 }

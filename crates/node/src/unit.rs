@@ -46,8 +46,7 @@ impl LoadedUnit {
         threads: &[NonZeroUsize],
         cache: Option<PathBuf>,
     ) -> Result<Self> {
-        let options =
-            LoadOptions { threads: NonZeroUsize::MIN, device: unit.settings.device, cache };
+        let options = LoadOptions { device: unit.settings.device, cache, ..LoadOptions::default() };
         let members = unit.blocks().map(|hash| source.program(hash)).collect::<Result<Vec<_>>>()?;
         let (graph, programs) = match fused(unit, &members) {
             Some((graph, program)) => (graph, vec![program]),

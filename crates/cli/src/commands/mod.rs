@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod bench;
+mod devices;
 mod inspect;
 mod load;
 mod plan;
@@ -29,6 +30,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Run(arguments) => run::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
+        Command::Devices(arguments) => devices::run(&arguments),
         Command::Repo(command) => repo::run(&command),
         Command::Serve(arguments) => crate::serve::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use tessera_core::{Error, Result, Tensor};
-use tessera_engine::Session;
+use tessera_engine::{LoadOptions, Session, to_host};
 use tessera_graph::Partition;
 use tessera_node::{Difference, Loader, RunOptions, compare};
 
@@ -40,7 +40,9 @@ pub(super) fn run(arguments: &Verify) -> Result<()> {
     let engine = commands::engine(&arguments.engine)?;
     let options = arguments.engine.options();
     let bar = output::progress(partition.blocks.len() as u64 + arguments.inputs, "verifying");
-    let mut whole = load_whole(&model, &partition, engine.as_ref(), &options)?;
+    let device = arguments.against.unwrap_or(options.device);
+    let reference = LoadOptions { device, ..options.clone() };
+    let mut whole = load_whole(&model, &partition, engine.as_ref(), &reference)?;
     let loader = Loader::new(engine, options);
     let chain = loader.load(&partition.graph, &partition)?;
     bar.inc(partition.blocks.len() as u64);
@@ -110,7 +112,7 @@ pub(super) fn load_whole(
     model: &ModelFile,
     partition: &Partition,
     engine: &dyn tessera_engine::Engine,
-    options: &tessera_engine::LoadOptions,
+    options: &LoadOptions,
 ) -> Result<Whole> {
     let inputs: Vec<String> = partition.graph.inputs.iter().map(|port| port.name.clone()).collect();
     let graph = &model.graph;
@@ -128,7 +130,9 @@ impl Whole {
     pub(super) fn run(&mut self, inputs: &[Tensor]) -> Result<HashMap<String, Tensor>> {
         let bound = self.outputs.iter().map(|_| None).collect();
         let results = self.session.run(inputs, bound)?;
-        Ok(self.outputs.iter().cloned().zip(results).collect())
+        let results = results.iter().map(to_host).collect::<Result<Vec<_>>>()?;
+        let settled = results.into_iter().map(Tensor::settled).collect::<Result<Vec<_>>>()?;
+        Ok(self.outputs.iter().cloned().zip(settled).collect())
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use ort::AsPointer;
+use ort::session::Session as OrtSession;
 use ort::session::builder::{GraphOptimizationLevel, PrepackedWeights, SessionBuilder};
 use prost::Message;
 use tessera_core::{ContentHash, DType, Error, Result, Tensor};
@@ -13,7 +14,7 @@ use tessera_graph::onnx::{ModelProto, NodeProto, TensorProto, tensor_proto};
 
 use super::session::SharedSession;
 use super::value::{OrtValue, check};
-use super::{engine_error, layout};
+use super::{copies, engine_error, layout};
 use crate::{Mapping, Program, SharedMapping};
 
 /// Constants up to this size stay in the optimised model; larger ones are references.
@@ -44,25 +45,34 @@ impl Prepared {
     ///
     /// The files go to a folder of their own that is gone when this returns; the mapping keeps the
     /// weights for as long as a session uses them.
-    pub(super) fn make(builder: SessionBuilder, program: &Program) -> Result<Self> {
+    pub(super) fn make(
+        builder: SessionBuilder,
+        program: &Program,
+        on: Machine<'_>,
+    ) -> Result<Self> {
         let label = program.label();
         let folder = temporary_folder()?;
-        Self::write(builder, program, folder.path())?;
+        Self::write(builder, program, folder.path(), on)?;
         Self::read(folder.path()).map_err(|error| error.within(&label))
     }
 
     /// The same, kept in a folder of `cache` for the next process that wants it.
     ///
-    /// What is made depends on the block, the shapes of its inputs, the library and the CPU. A folder
+    /// What is made depends on the block, the shapes of its inputs, the library and the machine. A folder
     /// gets its name when it is whole, so that whoever finds one finds all of it.
     pub(super) fn cached(
         cache: &Path,
         version: &str,
         builder: SessionBuilder,
         program: &Program,
+        on: Machine<'_>,
     ) -> Result<Self> {
         let label = program.label();
-        let name = format!("{}-{version}-{}", program.key(), cpu());
+        let machine = match on {
+            Machine::Cpu => cpu().to_owned(),
+            Machine::Cuda(settings) => settings.to_owned(),
+        };
+        let name = format!("{}-{version}-{machine}", program.key());
         let kept = cache.join(name);
         if is_whole(&kept)
             && let Ok(found) = Self::read(&kept)
@@ -75,7 +85,7 @@ impl Prepared {
             .prefix(".new-")
             .tempdir_in(cache)
             .map_err(|error| Error::io(cache.display(), &error).within(&label))?;
-        Self::write(builder, program, folder.path())?;
+        Self::write(builder, program, folder.path(), on)?;
         std::fs::write(folder.path().join(HASH), hash_of(folder.path()).unwrap_or_default())
             .map_err(|error| Error::io(cache.display(), &error).within(&label))?;
         // Somebody else may have been quicker, or what is there may be damaged.
@@ -89,7 +99,12 @@ impl Prepared {
     }
 
     /// Has ONNX Runtime optimise the block and write the result to `folder`.
-    fn write(builder: SessionBuilder, program: &Program, folder: &Path) -> Result<()> {
+    fn write(
+        builder: SessionBuilder,
+        program: &Program,
+        folder: &Path,
+        on: Machine<'_>,
+    ) -> Result<()> {
         let label = program.label();
         let fail = |error: ort::Error| engine_error(&label, &error);
         let model = folder.join(MODEL);
@@ -120,7 +135,9 @@ impl Prepared {
             .map_err(fail)?;
         let mut file = ModelProto::decode(program.file().clone())
             .map_err(|error| Error::invalid(format!("{label}: {error}")))?;
-        layout::enter(&mut file);
+        if on == Machine::Cpu {
+            layout::enter(&mut file);
+        }
         let session = builder.commit_from_memory(&file.encode_to_vec()).map_err(fail)?;
         drop(session);
         drop(builder);
@@ -137,6 +154,7 @@ impl Prepared {
         })?;
         let graph = proto.graph.get_or_insert_default();
         layout::leave(graph);
+        copies::remove(graph);
         let mapping = match weights.exists() {
             true => Some(Arc::new(Mapping::open(&weights)?)),
             false => None,
@@ -177,11 +195,40 @@ impl Prepared {
         &self.packed
     }
 
+    /// The weights, by name.
+    pub(super) fn weights(&self) -> &[(CString, Tensor)] {
+        &self.weights
+    }
+
     /// Makes a session that uses our memory for every weight.
     pub(super) fn session(
         self: Arc<Self>,
         builder: SessionBuilder,
     ) -> Result<SharedSession, SessionError> {
+        let (session, values) = self.session_over(builder, &self.weights)?;
+        Ok(SharedSession::of_block(session, self, values))
+    }
+
+    /// Makes a session that has copies of all weights, wherever its operators need them.
+    pub(super) fn session_of_copies(
+        &self,
+        mut builder: SessionBuilder,
+    ) -> Result<OrtSession, SessionError> {
+        let values = self.weights.iter().map(|(_, tensor)| OrtValue::over(tensor));
+        let values = values.collect::<ort::Result<Vec<_>>>()?;
+        let names = self.weights.iter().map(|(name, _)| name.as_c_str());
+        // The session reads them while it is made, and not again.
+        supply(&mut builder, names.zip(&values))?;
+        Ok(builder.commit_from_memory(&self.model)?)
+    }
+
+    /// Makes a session over weights that are these, in memory that outlives it, with values for them that must
+    /// live as long as it does.
+    pub(super) fn session_over(
+        &self,
+        builder: SessionBuilder,
+        weights: &[(CString, Tensor)],
+    ) -> Result<(OrtSession, Vec<OrtValue>), SessionError> {
         // ONNX Runtime insists that the file of the weights is there. It need not hold anything: no
         // weight is read from it.
         let folder = temporary_folder().map_err(SessionError::Io)?;
@@ -194,8 +241,7 @@ impl Prepared {
                 folder.path().to_string_lossy(),
             )
             .map_err(ort::Error::from)?;
-        let values = self
-            .weights
+        let values = weights
             .iter()
             .map(|(name, tensor)| {
                 let value = OrtValue::over(tensor)?;
@@ -207,7 +253,7 @@ impl Prepared {
             })
             .collect::<ort::Result<Vec<_>>>()?;
         let session = builder.commit_from_memory(&self.model)?;
-        Ok(SharedSession::of_block(session, self, values))
+        Ok((session, values))
     }
 }
 
@@ -249,6 +295,25 @@ fn take_in_weights_of_bodies(nodes: &mut [NodeProto], file: &Bytes) -> Result<()
 pub(super) enum SessionError {
     Io(Error),
     Engine(ort::Error),
+}
+
+impl SessionError {
+    /// As an error about the block that `label` names.
+    pub(super) fn told(self, label: &str) -> Error {
+        match self {
+            Self::Engine(error) => engine_error(label, &error),
+            Self::Io(error) => error.within(label),
+        }
+    }
+}
+
+/// What a block is optimised for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Machine<'a> {
+    /// The CPU of this machine.
+    Cpu,
+    /// A GPU, with what tells its settings apart.
+    Cuda(&'a str),
 }
 
 impl From<ort::Error> for SessionError {

@@ -79,14 +79,7 @@ impl OrtBlock {
         inputs: Vec<(String, DType)>,
         outputs: Vec<(String, DType)>,
     ) -> Result<Self> {
-        let names = |ports: &[(String, DType)]| {
-            ports
-                .iter()
-                .map(|(name, _)| CString::new(name.as_str()))
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(|_| Error::invalid(format!("{label}: a name with a zero byte in it")))
-        };
-        let (input_names, output_names) = (names(&inputs)?, names(&outputs)?);
+        let (input_names, output_names) = (names(&label, &inputs)?, names(&label, &outputs)?);
         let shrinks = false;
         Ok(Self { session, label, inputs, outputs, input_names, output_names, shrinks })
     }
@@ -122,6 +115,14 @@ impl OrtBlock {
         })?;
         Ok(outputs)
     }
+}
+
+/// Names as the library takes them.
+pub(super) fn names(label: &str, ports: &[(String, DType)]) -> Result<Vec<CString>> {
+    let names = ports.iter().map(|(name, _)| CString::new(name.as_str()));
+    names
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|_| Error::invalid(format!("{label}: a name with a zero byte in it")))
 }
 
 impl Session for OrtBlock {

@@ -74,11 +74,12 @@ impl OrtValue {
         dtype: DType,
         shape: &[usize],
     ) -> ort::Result<Self> {
-        if location != Location::Host {
-            return Err(ort::Error::new(format!("memory at {location:?}, expected the host's")));
-        }
         let shape: Vec<i64> = shape.iter().map(|&dim| dim as i64).collect();
-        let info = MemoryInfo::host()?;
+        let info = match location {
+            Location::Host => MemoryInfo::host()?,
+            Location::Cuda(number) => MemoryInfo::cuda(number)?,
+            other => return Err(ort::Error::new(format!("memory at {other:?}"))),
+        };
         let mut value = ptr::null_mut();
         // SAFETY: pointer and length describe memory that the caller keeps alive for as long as the
         // value, the shape is copied, and the element type matches the length.
@@ -164,8 +165,13 @@ impl OrtValue {
         result
     }
 
-    /// A value that a run allocated, as a tensor that keeps it alive.
+    /// A value that a run allocated on the host, as a tensor that keeps it alive.
     pub(super) fn into_tensor(self) -> ort::Result<Tensor> {
+        self.into_tensor_at(Location::Host)
+    }
+
+    /// A value that a run allocated there, as a tensor that keeps it alive.
+    pub(super) fn into_tensor_at(self, location: Location) -> ort::Result<Tensor> {
         let (dtype, shape) = self.dtype_and_shape()?;
         let wrong = |error: Error| ort::Error::new(error.to_string());
         if dtype == DType::String {
@@ -177,7 +183,8 @@ impl OrtValue {
         // SAFETY: the value is a tensor whose elements have a fixed size.
         check(unsafe { (ort::api().GetTensorMutableData)(self.as_ptr(), &raw mut data) })?;
         let address = NonNull::new(data.cast()).unwrap_or(NonNull::dangling());
-        let region: Arc<dyn Region> = Arc::new(ValueRegion { address, len, _value: self });
+        let region: Arc<dyn Region> =
+            Arc::new(ValueRegion { location, address, len, _value: self });
         Tensor::from_region(dtype, &shape, region).map_err(wrong)
     }
 
@@ -206,8 +213,9 @@ impl OrtValue {
     }
 }
 
-/// Host memory of a value that ONNX Runtime allocated.
+/// Memory of a value that ONNX Runtime allocated.
 struct ValueRegion {
+    location: Location,
     address: NonNull<u8>,
     len: usize,
     _value: OrtValue,
@@ -220,7 +228,7 @@ unsafe impl Sync for ValueRegion {}
 
 impl Region for ValueRegion {
     fn location(&self) -> Location {
-        Location::Host
+        self.location
     }
     fn address(&self) -> NonNull<u8> {
         self.address
@@ -229,6 +237,9 @@ impl Region for ValueRegion {
         self.len
     }
     fn bytes(&self) -> Option<&[u8]> {
+        if self.location != Location::Host {
+            return None;
+        }
         // SAFETY: the value owns `len` initialised bytes at the address for as long as it lives.
         Some(unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.len) })
     }
@@ -263,10 +274,31 @@ pub(super) fn share_arena(environment: &ort::environment::Environment) -> ort::R
     registered
 }
 
-struct MemoryInfo(NonNull<ort_sys::OrtMemoryInfo>);
+/// A description of where memory is.
+pub(super) struct MemoryInfo(NonNull<ort_sys::OrtMemoryInfo>);
 
 impl MemoryInfo {
-    fn host() -> ort::Result<Self> {
+    pub(super) fn as_ptr(&self) -> *const ort_sys::OrtMemoryInfo {
+        self.0.as_ptr()
+    }
+
+    pub(super) fn cuda(number: u32) -> ort::Result<Self> {
+        let number = i32::try_from(number).map_err(|_| ort::Error::new("no such GPU"))?;
+        let mut info = ptr::null_mut();
+        // SAFETY: the name ends in a zero byte and is copied; the others are plain values.
+        check(unsafe {
+            (ort::api().CreateMemoryInfo)(
+                c"Cuda".as_ptr(),
+                ort_sys::OrtAllocatorType::OrtDeviceAllocator,
+                number,
+                ort_sys::OrtMemType::OrtMemTypeDefault,
+                &raw mut info,
+            )
+        })?;
+        NonNull::new(info).map(Self).ok_or_else(|| ort::Error::new("no memory description"))
+    }
+
+    pub(super) fn host() -> ort::Result<Self> {
         Self::host_in(ort_sys::OrtAllocatorType::OrtDeviceAllocator)
     }
 

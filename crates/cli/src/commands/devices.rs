@@ -1,0 +1,126 @@
+//! `tessera devices`: what blocks can run on.
+
+use serde::Serialize;
+use tessera_core::Result;
+use tessera_cuda::{GpuInfo, GpuReading, Monitor};
+
+use crate::arguments::Devices;
+use crate::output::{self, Table};
+
+#[derive(Serialize)]
+struct Report {
+    cpu: Cpu,
+    gpus: Vec<Gpu>,
+    /// The newest CUDA that the driver knows.
+    cuda: Option<String>,
+    /// Version of the driver.
+    driver: Option<String>,
+    /// Why there are no GPUs, or no readings of them.
+    notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Cpu {
+    model: Option<String>,
+    cores: usize,
+    memory_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Gpu {
+    #[serde(flatten)]
+    info: GpuInfo,
+    reading: Option<GpuReading>,
+}
+
+pub(super) fn run(arguments: &Devices) -> Result<()> {
+    let report = look();
+    if arguments.json {
+        return output::print_json(&report);
+    }
+    let mut table = Table::new(&["device", "what", ">memory", ">free", "connected by"]);
+    let memory = |bytes: Option<u64>| bytes.map_or("-".to_owned(), output::bytes);
+    let cores = format!("{} cores", report.cpu.cores);
+    let what = report.cpu.model.as_ref().map_or(cores.clone(), |model| format!("{model}, {cores}"));
+    table.row([
+        "cpu".to_owned(),
+        what,
+        memory(report.cpu.memory_bytes),
+        "-".to_owned(),
+        "-".to_owned(),
+    ]);
+    for gpu in &report.gpus {
+        let info = &gpu.info;
+        table.row([
+            format!("cuda:{}", info.number),
+            format!("{}, compute {}", info.name, info.compute_capability),
+            output::bytes(info.memory_bytes),
+            output::bytes(info.free_bytes),
+            gpu.connected_by(),
+        ]);
+    }
+    table.print()?;
+    if let Some(cuda) = &report.cuda {
+        let driver = report.driver.as_deref().unwrap_or("unknown");
+        output::print(&format!("driver {driver}, CUDA {cuda}"))?;
+    }
+    report.notes.iter().try_for_each(|note| output::print(note))
+}
+
+impl Gpu {
+    fn connected_by(&self) -> String {
+        let mut ways = vec![match self.reading.as_ref().and_then(|reading| reading.pcie) {
+            Some((generation, lanes)) => format!("PCIe {generation} x{lanes}"),
+            None => format!("PCIe {}", self.info.pci),
+        }];
+        if let Some(links) = self.reading.as_ref().map(|reading| reading.nvlinks).filter(|&n| n > 0)
+        {
+            ways.push(format!("{links} NVLinks"));
+        }
+        let peers = self.info.peers.iter().filter(|peer| peer.access);
+        let peers: Vec<String> = peers.map(|peer| format!("cuda:{}", peer.number)).collect();
+        if !peers.is_empty() {
+            ways.push(format!("peer access to {}", peers.join(", ")));
+        }
+        if !self.info.shares_memory {
+            ways.push("no memory for other processes (CUDA IPC)".to_owned());
+        }
+        ways.join(", ")
+    }
+}
+
+fn look() -> Report {
+    let mut notes = Vec::new();
+    let infos = tessera_cuda::devices().unwrap_or_else(|error| {
+        notes.push(format!("no GPU: {error}"));
+        Vec::new()
+    });
+    let monitor = match infos.is_empty() {
+        true => None,
+        false => Monitor::open().map_err(|error| notes.push(error.to_string())).ok(),
+    };
+    let reading = |info: &GpuInfo| monitor.as_ref()?.read(&info.pci).ok();
+    let gpus = infos.into_iter().map(|info| Gpu { reading: reading(&info), info });
+    Report {
+        cpu: cpu(),
+        gpus: gpus.collect(),
+        cuda: tessera_cuda::driver_version().ok(),
+        driver: monitor.as_ref().and_then(Monitor::driver),
+        notes,
+    }
+}
+
+fn cpu() -> Cpu {
+    let value = |file: &str, key: &str| {
+        let text = std::fs::read_to_string(file).ok()?;
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let kilobytes = value("/proc/meminfo", "MemTotal")
+        .and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    Cpu {
+        model: value("/proc/cpuinfo", "model name"),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_bytes: kilobytes.map(|kilobytes| kilobytes * 1024),
+    }
+}

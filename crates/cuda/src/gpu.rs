@@ -1,0 +1,100 @@
+//! A GPU that this process uses.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::{result, sys};
+use tessera_core::{Error, Result};
+
+use crate::driver::{check, open};
+use crate::memory::Free;
+
+/// A GPU, with its context and the stream that all work goes into.
+///
+/// A process has one of each GPU, which stays until it ends: the engine's library uses the same context.
+pub struct Gpu {
+    number: u32,
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+    /// Memory that is free to be used again.
+    pub(crate) free: Mutex<Free>,
+}
+
+// SAFETY: the driver's handles may be used from any thread; what is free is behind a lock.
+unsafe impl Send for Gpu {}
+// SAFETY: as above.
+unsafe impl Sync for Gpu {}
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cuda:{}", self.number)
+    }
+}
+
+impl Gpu {
+    /// The GPU of this number; the same one for everyone who asks.
+    pub fn open(number: u32) -> Result<Arc<Self>> {
+        static OPENED: Mutex<BTreeMap<u32, Arc<Gpu>>> = Mutex::new(BTreeMap::new());
+        let what = |error: Error| error.within(format!("cuda:{number}"));
+        open().map_err(what)?;
+        let mut opened = OPENED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(gpu) = opened.get(&number) {
+            return Ok(Arc::clone(gpu));
+        }
+        let count = check("the number of GPUs", result::device::get_count()).map_err(what)?;
+        if i64::from(number) >= i64::from(count) {
+            let there = match count {
+                1 => "there is cuda:0 alone".to_owned(),
+                count => format!("there are cuda:0 to cuda:{}", count - 1),
+            };
+            return Err(Error::not_found(format!("cuda:{number}: {there}")));
+        }
+        let gpu = Arc::new(Self::new(number).map_err(what)?);
+        opened.insert(number, Arc::clone(&gpu));
+        Ok(gpu)
+    }
+
+    fn new(number: u32) -> Result<Self> {
+        let device = check("the GPU", result::device::get(number as i32))?;
+        // SAFETY: the device was just found. The context is released by the end of the process.
+        let context = check("its context", unsafe { result::primary_ctx::retain(device) })?;
+        // SAFETY: the context is valid.
+        check("its context", unsafe { result::ctx::set_current(context) })?;
+        let stream =
+            check("a stream", result::stream::create(result::stream::StreamKind::NonBlocking))?;
+        Ok(Self { number, context, stream, free: Mutex::default() })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The stream that all work goes into, for libraries that put work into it.
+    pub fn stream(&self) -> *mut std::ffi::c_void {
+        self.stream.cast()
+    }
+
+    pub(crate) fn raw_stream(&self) -> sys::CUstream {
+        self.stream
+    }
+
+    /// Makes it the one that this thread's calls are for.
+    pub(crate) fn enter(&self) -> Result<()> {
+        // SAFETY: the context stays until the process ends.
+        check("its context", unsafe { result::ctx::set_current(self.context) })
+    }
+
+    /// Waits until all work that was put into the stream is done.
+    pub fn synchronise(&self) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the stream stays until the process ends.
+        check("waiting for the stream", unsafe { result::stream::synchronize(self.stream) })
+    }
+
+    /// Memory that is free, and all that there is.
+    pub fn memory(&self) -> Result<(usize, usize)> {
+        self.enter()?;
+        check("its memory", result::mem_get_info())
+    }
+}

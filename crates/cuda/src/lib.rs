@@ -1,0 +1,23 @@
+//! GPUs: what there is, and memory, streams and events on them.
+//!
+//! Nothing of CUDA is needed to build this. The driver's library (libcuda) and NVML are opened when somebody
+//! first asks for a GPU; where they are missing, the error says so.
+//!
+//! All work of a process on a GPU goes into one stream ([`Gpu::stream`]): what is put in later runs later. So
+//! blocks of one process hand memory to each other without events, and memory that is given back on the host may
+//! be used again at once: whoever writes it next does so after all who read it before. Between processes, events
+//! order ([`CudaEvent`]).
+
+mod device;
+mod driver;
+mod event;
+mod gpu;
+mod memory;
+mod monitor;
+
+pub use device::{GpuInfo, Peer, devices};
+pub use driver::{driver_version, is_there};
+pub use event::CudaEvent;
+pub use gpu::Gpu;
+pub use memory::{DeviceBuffer, PinnedBuffer, to_device, to_host};
+pub use monitor::{GpuReading, Monitor};

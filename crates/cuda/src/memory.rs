@@ -1,0 +1,262 @@
+//! Memory of a GPU, and memory of the host that GPUs copy quickly from and to.
+//!
+//! Asking the driver for memory stops the GPU; so what is given back is kept and used again, by size. All work of
+//! a process is in one stream: whoever gets a buffer writes it after all who read it before.
+
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use cudarc::driver::{result, sys};
+use tessera_core::{DType, Error, Location, Region, Result, Tensor, TensorMut, element_count};
+
+use crate::driver::check;
+use crate::{CudaEvent, Gpu};
+use tessera_core::Event;
+
+/// Sizes are rounded up to a multiple of this, so that similar ones share buffers.
+const GRAIN: usize = 4096;
+
+/// Buffers of a size that are kept.
+const MOST_KEPT: usize = 16;
+
+/// Memory that is free to be used again, by size.
+#[derive(Default)]
+pub(crate) struct Free {
+    device: HashMap<usize, Vec<sys::CUdeviceptr>>,
+    pinned: HashMap<usize, Vec<usize>>,
+}
+
+fn rounded(len: usize) -> Result<usize> {
+    len.max(1)
+        .checked_next_multiple_of(GRAIN)
+        .ok_or_else(|| Error::usage(format!("no memory for {len} bytes")))
+}
+
+fn lock(gpu: &Gpu) -> std::sync::MutexGuard<'_, Free> {
+    gpu.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Memory of a GPU.
+pub struct DeviceBuffer {
+    gpu: Arc<Gpu>,
+    address: sys::CUdeviceptr,
+    len: usize,
+    size: usize,
+}
+
+impl DeviceBuffer {
+    /// Memory of so many bytes; what was in it before is still there.
+    pub fn new(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
+        let size = rounded(len)?;
+        let free = lock(gpu).device.get_mut(&size).and_then(Vec::pop);
+        let address = match free {
+            Some(address) => address,
+            None => {
+                gpu.enter()?;
+                let what = || format!("{len} bytes");
+                // SAFETY: the context is current; the memory is given back below.
+                check(&what(), unsafe { result::malloc_sync(size) })?
+            }
+        };
+        Ok(Self { gpu: Arc::clone(gpu), address, len, size })
+    }
+
+    /// Copies bytes of the host here, in the stream.
+    ///
+    /// The bytes may be changed as soon as this returns: memory that is not pinned is read before.
+    fn fill(&mut self, bytes: &[u8]) -> Result<()> {
+        self.gpu.enter()?;
+        let bytes = bytes.get(..self.len.min(bytes.len())).unwrap_or_default();
+        // SAFETY: there is room for the bytes, and whoever calls keeps pinned ones until they are copied.
+        let copied =
+            unsafe { result::memcpy_htod_async(self.address, bytes, self.gpu.raw_stream()) };
+        check("a copy to the GPU", copied)
+    }
+}
+
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        let mut free = lock(&self.gpu);
+        let same = free.device.entry(self.size).or_default();
+        if same.len() < MOST_KEPT {
+            same.push(self.address);
+            return;
+        }
+        drop(free);
+        if self.gpu.enter().is_ok() {
+            // SAFETY: it was allocated by `new`, and nobody has the address any more. The driver waits for work
+            // that uses it. What goes wrong here can't be mended.
+            unsafe { result::free_sync(self.address) }.ok();
+        }
+    }
+}
+
+impl Region for DeviceBuffer {
+    fn location(&self) -> Location {
+        Location::Cuda(self.gpu.number())
+    }
+    fn address(&self) -> NonNull<u8> {
+        NonNull::new(self.address as *mut u8).unwrap_or(NonNull::dangling())
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn bytes(&self) -> Option<&[u8]> {
+        None
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+}
+
+/// Memory of the host that stays where it is, so that GPUs copy to and from it while the CPU does other things.
+pub struct PinnedBuffer {
+    gpu: Arc<Gpu>,
+    address: NonNull<u8>,
+    len: usize,
+    size: usize,
+}
+
+// SAFETY: it is plain memory with one owner.
+unsafe impl Send for PinnedBuffer {}
+// SAFETY: as above: shared, it is only read.
+unsafe impl Sync for PinnedBuffer {}
+
+impl PinnedBuffer {
+    /// Memory of so many bytes; what was in it before is still there.
+    pub fn new(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
+        let size = rounded(len)?;
+        let free = lock(gpu).pinned.get_mut(&size).and_then(Vec::pop);
+        let address = match free {
+            Some(address) => address as *mut u8,
+            None => {
+                gpu.enter()?;
+                // SAFETY: the context is current; the memory is given back below.
+                let made = check("pinned memory", unsafe { result::malloc_host(size, 0) })?;
+                // SAFETY: the memory is ours and of that size: it is never read before it was written.
+                unsafe { std::ptr::write_bytes(made.cast::<u8>(), 0, size) };
+                made.cast()
+            }
+        };
+        let address = NonNull::new(address).ok_or_else(|| Error::engine("CUDA: no memory"))?;
+        Ok(Self { gpu: Arc::clone(gpu), address, len, size })
+    }
+}
+
+impl Drop for PinnedBuffer {
+    fn drop(&mut self) {
+        let mut free = lock(&self.gpu);
+        let same = free.pinned.entry(self.size).or_default();
+        if same.len() < MOST_KEPT {
+            same.push(self.address.as_ptr().expose_provenance());
+            return;
+        }
+        drop(free);
+        if self.gpu.enter().is_ok() {
+            // SAFETY: it was allocated by `new`, and nobody has the address any more.
+            unsafe { result::free_host(self.address.as_ptr().cast()) }.ok();
+        }
+    }
+}
+
+impl Region for PinnedBuffer {
+    fn location(&self) -> Location {
+        Location::Host
+    }
+    fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn bytes(&self) -> Option<&[u8]> {
+        // SAFETY: there are so many bytes, which were written when the memory was made.
+        Some(unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.len) })
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        // SAFETY: as above, and nobody else has it.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.len) })
+    }
+}
+
+/// The tensor in the memory of a GPU: itself where it is there already, else a copy.
+///
+/// The copy is in the stream; the host does not wait for it.
+pub fn to_device(gpu: &Arc<Gpu>, tensor: &Tensor) -> Result<Tensor> {
+    match tensor.location() {
+        Location::Cuda(number) if number == gpu.number() => return Ok(tensor.clone()),
+        Location::Host => {}
+        other => {
+            let number = gpu.number();
+            return Err(Error::unsupported(format!(
+                "a tensor at {other:?}, expected cuda:{number}"
+            )));
+        }
+    }
+    let tensor = tensor.clone().settled()?;
+    let Some(bytes) = tensor.bytes() else {
+        return Err(Error::unsupported(format!("tensors of {} on a GPU", tensor.dtype())));
+    };
+    let mut buffer = DeviceBuffer::new(gpu, bytes.len())?;
+    buffer.fill(bytes)?;
+    Ok(over(tensor.dtype(), tensor.shape(), buffer)?.freeze())
+}
+
+/// The tensor in memory that the CPU reads: itself where it is there already, else a copy in pinned memory.
+///
+/// The copy is in the stream; the tensor says what must have happened before it may be read.
+pub fn to_host(tensor: &Tensor) -> Result<Tensor> {
+    let Location::Cuda(number) = tensor.location() else { return Ok(tensor.clone()) };
+    let gpu = Gpu::open(number)?;
+    let len = element_count(tensor.shape()).and_then(|count| tensor.dtype().bytes(count));
+    let mut buffer = PinnedBuffer::new(&gpu, len.unwrap_or(0))?;
+    let address = tensor.address().unwrap_or(0) as sys::CUdeviceptr;
+    gpu.enter()?;
+    if let Some(bytes) = buffer.bytes_mut().filter(|bytes| !bytes.is_empty()) {
+        // SAFETY: the tensor has so many bytes at its address on the GPU. Both stay until the copy is done: the
+        // pinned memory as it is not given back before the event below, the GPU's as what reuses it comes later
+        // in the stream.
+        let copied = unsafe { result::memcpy_dtoh_async(bytes, address, gpu.raw_stream()) };
+        check("a copy from the GPU", copied)?;
+    }
+    let event = Arc::new(CudaEvent::record(&gpu)?);
+    // Pinned memory is used again by whoever asks next: it must not be given back while it is written.
+    let guarded = Guarded { buffer, event: Arc::clone(&event) };
+    Ok(TensorMut::over(tensor.dtype(), tensor.shape(), Box::new(guarded))?.freeze_after(event))
+}
+
+fn over(dtype: DType, shape: &[usize], buffer: DeviceBuffer) -> Result<TensorMut> {
+    TensorMut::over(dtype, shape, Box::new(buffer))
+}
+
+/// Pinned memory that a copy is on its way to.
+struct Guarded {
+    buffer: PinnedBuffer,
+    event: Arc<CudaEvent>,
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // Mostly it is done, as somebody has read it. What goes wrong here is told to who waits for it.
+        drop(self.event.wait());
+    }
+}
+
+impl Region for Guarded {
+    fn location(&self) -> Location {
+        Location::Host
+    }
+    fn address(&self) -> NonNull<u8> {
+        self.buffer.address()
+    }
+    fn len(&self) -> usize {
+        self.buffer.len()
+    }
+    fn bytes(&self) -> Option<&[u8]> {
+        self.buffer.bytes()
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+}

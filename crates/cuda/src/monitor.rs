@@ -1,0 +1,80 @@
+//! What NVML tells of GPUs: how busy they are, and what they draw.
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use serde::Serialize;
+use tessera_core::{Error, Result};
+
+/// What a GPU does right now. What it can't tell is missing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GpuReading {
+    /// Share of the time that something ran on it, lately.
+    pub utilisation: Option<f64>,
+    /// Memory in use, by all.
+    pub used_bytes: Option<u64>,
+    /// Memory that this process uses.
+    pub own_bytes: Option<u64>,
+    /// Clock of its multiprocessors.
+    pub clock_mhz: Option<u32>,
+    /// Temperature.
+    pub celsius: Option<u32>,
+    /// What it draws.
+    pub watts: Option<f64>,
+    /// What it has drawn since the driver was loaded.
+    pub joules: Option<f64>,
+    /// PCIe: generation and lanes in use.
+    pub pcie: Option<(u32, u32)>,
+    /// NVLinks that are up.
+    pub nvlinks: u32,
+}
+
+/// Reads what GPUs do.
+pub struct Monitor {
+    library: Nvml,
+}
+
+impl Monitor {
+    /// Opens NVML.
+    pub fn open() -> Result<Self> {
+        let library = Nvml::init()
+            .map_err(|error| Error::unsupported(format!("NVML (libnvidia-ml.so.1): {error}")))?;
+        Ok(Self { library })
+    }
+
+    /// Version of the driver.
+    pub fn driver(&self) -> Option<String> {
+        self.library.sys_driver_version().ok()
+    }
+
+    /// What the GPU at this place on the PCIe bus does.
+    pub fn read(&self, pci: &str) -> Result<GpuReading> {
+        let device = self
+            .library
+            .device_by_pci_bus_id(pci)
+            .map_err(|error| Error::unsupported(format!("NVML: GPU {pci}: {error}")))?;
+        let own = device.running_compute_processes().ok().and_then(|processes| {
+            let own = processes.into_iter().find(|process| process.pid == std::process::id())?;
+            match own.used_gpu_memory {
+                UsedGpuMemory::Used(bytes) => Some(bytes),
+                UsedGpuMemory::Unavailable => None,
+            }
+        });
+        let up = (0..18).filter(|&link| device.link_wrapper_for(link).is_active().unwrap_or(false));
+        let pcie = device.current_pcie_link_gen().ok().zip(device.current_pcie_link_width().ok());
+        Ok(GpuReading {
+            utilisation: device.utilization_rates().ok().map(|rates| f64::from(rates.gpu) / 100.0),
+            used_bytes: device.memory_info().ok().map(|memory| memory.used),
+            own_bytes: own,
+            clock_mhz: device.clock_info(Clock::SM).ok(),
+            celsius: device.temperature(TemperatureSensor::Gpu).ok(),
+            watts: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
+            joules: device
+                .total_energy_consumption()
+                .ok()
+                .map(|millijoules| millijoules as f64 / 1e3),
+            pcie,
+            nvlinks: up.count() as u32,
+        })
+    }
+}
