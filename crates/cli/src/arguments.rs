@@ -120,6 +120,9 @@ pub(crate) struct Serve {
     /// thread: blocks run on threads of the server; process: each in a process of its own
     #[arg(long, default_value = "thread", value_name = "HOW", value_parser = crate::serve::isolation)]
     pub(crate) isolation: Isolation,
+    /// What blocks run on where their task doesn't say: cpu, or cuda:N for a GPU
+    #[arg(long, default_value_t = Device::Cpu)]
+    pub(crate) device: Device,
     /// Keep neighbouring blocks apart that no other task shares, instead of running them as one
     #[arg(long)]
     pub(crate) no_fusion: bool,
@@ -344,7 +347,7 @@ pub(crate) struct EngineArguments {
     #[arg(long)]
     pub(crate) tf32: bool,
     /// On a GPU, how the algorithm of a convolution is chosen: exhaustive, heuristic or default
-    #[arg(long, default_value_t = ConvolutionSearch::Exhaustive, value_name = "HOW")]
+    #[arg(long, default_value_t = ConvolutionSearch::default(), value_name = "HOW")]
     pub(crate) convolution_search: ConvolutionSearch,
 }
 

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use tessera_core::{Error, Result};
+use tessera_core::{Device, Error, Result};
 use tessera_graph::BlockGraph;
 use tessera_plan::{Isolation, TaskSettings};
 use tokio::sync::Mutex;
@@ -29,12 +29,14 @@ pub struct Defaults {
     pub isolation: Isolation,
     /// How long a request may take where the client says nothing.
     pub deadline: Duration,
+    /// What their blocks run on.
+    pub device: Device,
 }
 
 impl Default for Defaults {
     fn default() -> Self {
-        let TaskSettings { isolation, deadline, .. } = TaskSettings::default();
-        Self { isolation, deadline }
+        let TaskSettings { isolation, deadline, device, .. } = TaskSettings::default();
+        Self { isolation, deadline, device }
     }
 }
 

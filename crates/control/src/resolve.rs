@@ -69,7 +69,7 @@ pub(crate) fn settings(task: &Task, system: &System, defaults: &Defaults) -> Tas
         degrade: task.degrade,
         isolation: task.isolation.or(system.isolation).unwrap_or(defaults.isolation),
         replicas: task.replicas.unwrap_or(usual.replicas),
-        device: task.device.unwrap_or(usual.device),
+        device: task.device.unwrap_or(defaults.device),
         batching: task.batching.unwrap_or(usual.batching),
         max_rows: task.max_rows.unwrap_or(usual.max_rows),
     }

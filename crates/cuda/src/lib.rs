@@ -19,5 +19,5 @@ pub use device::{GpuInfo, Peer, devices};
 pub use driver::{driver_version, is_there};
 pub use event::CudaEvent;
 pub use gpu::Gpu;
-pub use memory::{DeviceBuffer, PinnedBuffer, to_device, to_host};
+pub use memory::{DeviceBuffer, PinnedBuffer, join, to_device, to_host};
 pub use monitor::{GpuReading, Monitor};

@@ -226,6 +226,35 @@ pub fn to_host(tensor: &Tensor) -> Result<Tensor> {
     Ok(TensorMut::over(tensor.dtype(), tensor.shape(), Box::new(guarded))?.freeze_after(event))
 }
 
+/// Tensors of one GPU one after the other, as one of this shape.
+pub fn join(parts: &[&Tensor], shape: &[usize]) -> Result<Tensor> {
+    let Some(Location::Cuda(number)) = parts.first().map(|part| part.location()) else {
+        return Err(Error::usage("no tensors of a GPU to put together"));
+    };
+    let gpu = Gpu::open(number)?;
+    let dtype = parts.first().map_or(DType::F32, |part| part.dtype());
+    let len: usize = parts.iter().map(|part| part.byte_len()).sum();
+    let expected = element_count(shape).and_then(|count| dtype.bytes(count));
+    let is_alike =
+        |part: &&Tensor| part.location() == Location::Cuda(number) && part.dtype() == dtype;
+    if expected != Some(len) || !parts.iter().all(is_alike) {
+        return Err(Error::invalid(format!("tensors that don't make one of {shape:?} together")));
+    }
+    let buffer = DeviceBuffer::new(&gpu, len)?;
+    gpu.enter()?;
+    let mut at = buffer.address;
+    for part in parts {
+        let from = part.address().unwrap_or(0) as sys::CUdeviceptr;
+        let bytes = part.byte_len();
+        // SAFETY: the part has so many bytes there, and the buffer has room for all of them. Memory that is given
+        // back before the copy is done is used again after it in the stream.
+        let copied = unsafe { result::memcpy_dtod_async(at, from, bytes, gpu.raw_stream()) };
+        check("a copy on the GPU", copied)?;
+        at += bytes as sys::CUdeviceptr;
+    }
+    Ok(over(dtype, shape, buffer)?.freeze())
+}
+
 fn over(dtype: DType, shape: &[usize], buffer: DeviceBuffer) -> Result<TensorMut> {
     TensorMut::over(dtype, shape, Box::new(buffer))
 }

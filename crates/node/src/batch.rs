@@ -1,6 +1,7 @@
 //! Batches: the inputs of several requests as one, and the outputs of one as several.
 
-use tessera_core::{Error, Result, Tensor};
+use tessera_core::{Error, Location, Result, Tensor};
+use tessera_engine::join_on_device;
 use tessera_tensormq::Wait;
 
 use crate::memory::Memory;
@@ -10,10 +11,11 @@ pub(crate) fn fit(a: &[Tensor], b: &[Tensor]) -> bool {
     let rest = |tensor: &Tensor| tensor.shape().get(1..).map(<[usize]>::to_vec);
     a.len() == b.len()
         && a.iter().zip(b).all(|(a, b)| {
-            a.dtype() == b.dtype()
-                && a.bytes().is_some()
-                && b.bytes().is_some()
-                && rest(a) == rest(b)
+            let is_alike = match a.location() {
+                Location::Host => a.bytes().is_some() && b.bytes().is_some(),
+                there => b.location() == there,
+            };
+            a.dtype() == b.dtype() && is_alike && rest(a) == rest(b)
         })
 }
 
@@ -38,6 +40,9 @@ pub(crate) fn join(parts: &[&Tensor], memory: &dyn Memory, wait: Wait) -> Result
     shape[0] = parts.iter().map(|part| part.shape()[0]).sum();
     if let Some(joined) = adjacent(first, others, &shape) {
         return Ok(joined);
+    }
+    if first.location() != Location::Host {
+        return join_on_device(parts, &shape);
     }
     let mut joined = memory.tensor(first.dtype(), &shape, wait)?;
     let unreadable = || Error::unsupported("tensors that the CPU can't read can't be put together");

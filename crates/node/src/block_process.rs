@@ -85,7 +85,7 @@ fn start_worker(
         cores: Arc::new(Arc::clone(cores)),
         memory: Arc::new(SharedMemory::new(courier)),
         peers: Arc::clone(&peers),
-        at_once: at_once(start.cores),
+        at_once: at_once(start.cores, start.unit.settings.device),
         given_up: Arc::clone(given_up),
     })?;
     let address = worker.address().clone();

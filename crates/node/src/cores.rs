@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tessera_core::{Error, Result};
+use tessera_core::{Device, Error, Result};
 
 /// For how long a crowd is expected to come back.
 ///
@@ -180,9 +180,13 @@ fn power_within(most: NonZeroUsize) -> NonZeroUsize {
 
 /// How many requests a block computes at the same time: as many as there are cores, or few enough that
 /// each of them gets several.
-pub(crate) fn at_once(cores: NonZeroUsize) -> NonZeroUsize {
-    const MOST: NonZeroUsize = NonZeroUsize::MIN.saturating_add(3);
-    cores.min(MOST)
+pub(crate) fn at_once(cores: NonZeroUsize, device: Device) -> NonZeroUsize {
+    let most = match device {
+        Device::Cpu => 4,
+        // One that waits for results, and one that tells the GPU what to do next.
+        Device::Cuda(_) => 2,
+    };
+    NonZeroUsize::new(most).map_or(cores, |most| cores.min(most))
 }
 
 /// The sizes that shares of so many cores have, smallest first.

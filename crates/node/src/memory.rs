@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{DType, Error, Result, Tensor, TensorMut, element_count};
+use tessera_engine::to_host;
 use tessera_tensormq::{Buffers, Courier, Pool, Wait};
 
 use crate::buffers::BufferPool;
@@ -84,6 +85,7 @@ impl Memory for SharedMemory {
     }
 
     fn adopt(&self, tensor: Tensor, wait: Wait) -> Result<Tensor> {
+        let tensor = to_host(&tensor)?.settled()?;
         let is_ours = tensor.region().is_some_and(|(region, _)| region.pooled().is_some());
         let Some(bytes) = tensor.bytes().filter(|_| !is_ours) else {
             return Ok(tensor);

@@ -413,7 +413,7 @@ impl Inner {
             cores: Arc::new(self.cores.clone()),
             memory: self.memory.clone(),
             peers: Arc::clone(&self.peers),
-            at_once: at_once(self.options.cores),
+            at_once: at_once(self.options.cores, unit.settings.device),
             given_up: Arc::clone(&self.given_up),
         })?;
         let address = worker.address().clone();

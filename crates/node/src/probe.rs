@@ -4,13 +4,14 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tessera_core::{DType, Dim, Result, Tensor, TensorMut, TensorType};
+use tessera_core::{DType, Device, Dim, Result, Tensor, TensorMut, TensorType};
 use tessera_plan::{Batching, BatchingChoice, Unit};
 use tessera_tensormq::Wait;
 
 use crate::compare::compare;
 use crate::measure::median;
 use crate::memory::HostMemory;
+use crate::reach::on_host;
 use crate::unit::LoadedUnit;
 
 /// The size of a dimension that is open and no batch.
@@ -23,6 +24,7 @@ const RUNS: usize = 3;
 const WORTH: f64 = 0.85;
 /// Largest batch where it was found to pay.
 const MOST_ROWS: usize = 16;
+const MOST_ROWS_OF_GPU: usize = 32;
 /// How far a row in a batch may be from the same row alone, relative to the largest element.
 const TOLERANCE: f64 = 1e-3;
 
@@ -39,7 +41,10 @@ pub struct Findings {
 pub(crate) fn try_out(unit: &Unit, loaded: &LoadedUnit) -> Findings {
     let batching = match unit.settings.batching {
         // Rows of what has no batch can't be told apart afterwards.
-        BatchingChoice::On(batching) if unit.is_batchable => Some(batching),
+        BatchingChoice::On(batching) if unit.is_batchable => {
+            warm_up(unit, loaded, batching.max_rows);
+            Some(batching)
+        }
         _ => None,
     };
     let mut findings = Findings { time: Duration::ZERO, batching };
@@ -55,9 +60,26 @@ pub(crate) fn try_out(unit: &Unit, loaded: &LoadedUnit) -> Findings {
     };
     let pays = together.0 / ROWS as f64 <= WORTH * alone.0;
     if pays && rows_are_alike(unit, loaded, &together.1) {
-        findings.batching = Some(Batching { max_rows: MOST_ROWS, max_wait: Duration::ZERO });
+        let max_rows = match unit.settings.device {
+            Device::Cpu => MOST_ROWS,
+            Device::Cuda(_) => MOST_ROWS_OF_GPU,
+        };
+        findings.batching = Some(Batching { max_rows, max_wait: Duration::ZERO });
+        warm_up(unit, loaded, max_rows);
     }
     findings
+}
+
+/// Has a GPU run every size of batches once, which takes long the first time.
+fn warm_up(unit: &Unit, loaded: &LoadedUnit, max_rows: usize) {
+    if unit.settings.device == Device::Cpu {
+        return;
+    }
+    let sizes = (0..).map(|power| 1usize << power).take_while(|&rows| rows <= max_rows);
+    for rows in sizes.filter(|&rows| rows != 1 && rows != ROWS) {
+        // One that can't be run now fails when it is asked for, and says why.
+        timed(unit, loaded, 0..rows).ok();
+    }
 }
 
 /// Whether every row of a batch is what it is alone.
@@ -88,7 +110,8 @@ fn timed(
         .map(|port| made_up(&port.tensor_type, unit.is_batchable, rows.clone()))
         .collect::<Result<Vec<_>>>()?;
     let wait = Wait::at_most(Duration::from_secs(1));
-    let run = || loaded.run(NonZeroUsize::MIN, &inputs, &memory, wait);
+    // A GPU is done when its results are here.
+    let run = || loaded.run(NonZeroUsize::MIN, &inputs, &memory, wait).and_then(on_host);
     // The first one touches memory for the first time.
     let mut outputs = run()?;
     let mut times = Vec::with_capacity(RUNS);

@@ -5,17 +5,22 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use tessera_core::{ContentHash, DType, Error, ErrorKind, Result, Tensor, TensorMut};
+use tessera_core::{ContentHash, DType, Device, Error, ErrorKind, Result, Tensor, TensorMut};
 use tessera_engine::{Engine, LoadOptions, Program, Session};
 use tessera_graph::{Block, BlockGraph, Source, fuse};
 use tessera_plan::Unit;
 use tessera_tensormq::Wait;
 
+use crate::gpu_queue::GpuQueue;
 use crate::memory::Memory;
+use crate::reach::for_device;
 use crate::{ProgramSource, lock};
 
 /// Shapes of inputs whose outputs are remembered; with more than this, none are.
 const MOST_SHAPES: usize = 256;
+
+/// Shapes of inputs that have sessions of their own on a GPU.
+const MOST_SHAPES_ON_GPU: usize = 16;
 
 /// A unit whose blocks are loaded.
 pub struct LoadedUnit {
@@ -28,13 +33,17 @@ pub struct LoadedUnit {
     free: Mutex<BTreeMap<NonZeroUsize, Vec<Sessions>>>,
     /// What outputs look like, by what inputs look like. `None`: it depends on more than that.
     shapes: Mutex<HashMap<Vec<Vec<usize>>, Option<Shapes>>>,
+    /// Sessions on a GPU, by the shapes of inputs.
+    on_gpu: Mutex<HashMap<Shapes, Arc<Mutex<Sessions>>>>,
+    /// What its GPU has to do.
+    queue: Option<Arc<GpuQueue>>,
     is_fused: bool,
 }
 
 /// A session for each block.
 type Sessions = Vec<Box<dyn Session>>;
 
-/// The shape of each output.
+/// The shape of each input or output.
 type Shapes = Vec<Vec<usize>>;
 
 impl LoadedUnit {
@@ -63,6 +72,7 @@ impl LoadedUnit {
                 }
             })
             .collect::<Result<Vec<_>>>()?;
+        let queue = GpuQueue::of(options.device);
         let loaded = Self {
             engine,
             options,
@@ -71,9 +81,16 @@ impl LoadedUnit {
             programs,
             free: Mutex::default(),
             shapes: Mutex::default(),
+            on_gpu: Mutex::default(),
+            queue,
         };
         // The smallest and the largest share are common; others are loaded when they come up.
-        for threads in [threads.first(), threads.last()].into_iter().flatten() {
+        let common = match loaded.options.device {
+            Device::Cpu => [threads.first(), threads.last()],
+            // A GPU needs one to be told what to do.
+            Device::Cuda(_) => [Some(&NonZeroUsize::MIN), None],
+        };
+        for threads in common.into_iter().flatten() {
             let sessions = loaded.sessions(*threads)?;
             lock(&loaded.free).entry(*threads).or_default().push(sessions);
         }
@@ -92,6 +109,16 @@ impl LoadedUnit {
             seen.insert(weight.hash, weight.byte_len);
         }
         seen.values().sum()
+    }
+
+    /// What it runs on.
+    pub fn device(&self) -> Device {
+        self.options.device
+    }
+
+    /// Waits until its GPU has room for another run.
+    pub(crate) fn wait_for_room(&self) -> Result<()> {
+        self.queue.as_ref().map_or(Ok(()), |queue| queue.wait_for_room())
     }
 
     fn sessions(&self, threads: NonZeroUsize) -> Result<Sessions> {
@@ -117,6 +144,10 @@ impl LoadedUnit {
         memory: &dyn Memory,
         wait: Wait,
     ) -> Result<Vec<Tensor>> {
+        let inputs = &for_device(self.options.device, inputs)?[..];
+        if self.options.device != Device::Cpu {
+            return self.run_on_gpu(inputs, memory, wait);
+        }
         let mut sessions = self.sessions(threads)?;
         let key: Vec<Vec<usize>> = inputs.iter().map(|input| input.shape().to_vec()).collect();
         let known = lock(&self.shapes).get(&key).cloned();
@@ -149,6 +180,41 @@ impl LoadedUnit {
         // What the engine allocated itself would be copied when it is sent, to one of few buffers that
         // whoever receives it may keep.
         result?.into_iter().map(|output| memory.adopt(output, wait)).collect()
+    }
+
+    /// Runs the unit on its GPU; it is told what to do when this returns.
+    ///
+    /// A session that gets other shapes than last time chooses its algorithms anew, which takes as long as many runs
+    /// (ResNet-50 on an H200: 100 ms). So there is a session for each; the weights are there once.
+    fn run_on_gpu(
+        &self,
+        inputs: &[Tensor],
+        memory: &dyn Memory,
+        wait: Wait,
+    ) -> Result<Vec<Tensor>> {
+        let key: Vec<Vec<usize>> = inputs.iter().map(|input| input.shape().to_vec()).collect();
+        let sessions = {
+            let mut known = lock(&self.on_gpu);
+            // What comes in many shapes takes turns at one.
+            let key = match known.contains_key(&key) || known.len() < MOST_SHAPES_ON_GPU {
+                true => key,
+                false => Vec::new(),
+            };
+            match known.get(&key) {
+                Some(sessions) => Arc::clone(sessions),
+                None => {
+                    let sessions = Arc::new(Mutex::new(self.sessions(NonZeroUsize::MIN)?));
+                    known.insert(key, Arc::clone(&sessions));
+                    sessions
+                }
+            }
+        };
+        let run = || self.run_free(&mut lock(&sessions), inputs);
+        let outputs = match &self.queue {
+            Some(queue) => queue.run(self.options.device, run)?,
+            None => run()?,
+        };
+        outputs.into_iter().map(|output| memory.adopt(output, wait)).collect()
     }
 
     fn remember(&self, key: Vec<Vec<usize>>, outputs: &[Tensor]) {

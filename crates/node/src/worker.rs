@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tessera_core::{Error, ErrorKind, Result, Tensor};
+use tessera_core::{Device, Error, ErrorKind, Result, Tensor};
+use tessera_engine::to_host;
 use tessera_graph::{ScoreKind, normalised_entropy};
 use tessera_plan::{Batching, ExitLeg, Leg, Log, Outcome, Record};
 use tessera_tensormq::{
@@ -24,10 +25,14 @@ use crate::cores::{Cores, Share};
 use crate::given_up::GivenUp;
 use crate::lock;
 use crate::memory::Memory;
+use crate::reach::on_host;
 use crate::unit::LoadedUnit;
 
 /// How often a worker that has nothing to do looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// How long those of one batch may be apart when they come to the next block.
+const REUNITE: Duration = Duration::from_micros(300);
 
 /// Most rows that parts of one request are put together to again.
 const MOST_ROWS_OF_ONE: usize = 128;
@@ -166,9 +171,11 @@ impl Shared {
             return true;
         };
         let mut batch = vec![first];
+        self.reunite(&mut door, &mut batch);
         self.gather(&mut door, &mut batch);
         let since = batch.iter().map(|item| item.log.accepted).min().unwrap_or(0);
-        let share = match self.parts.cores.take(since) {
+        let room = self.parts.unit.wait_for_room();
+        let share = match room.and_then(|()| self.parts.cores.take(since)) {
             Ok(share) => share,
             Err(error) => {
                 self.fail(batch, &error);
@@ -176,6 +183,7 @@ impl Shared {
             }
         };
         self.top_up(&mut door, &mut batch);
+        self.round(&mut door, &mut batch);
         drop(door);
         let started = Deadline::now().nanoseconds();
         self.busy[thread].store(started, Ordering::Relaxed);
@@ -264,6 +272,32 @@ impl Shared {
         may && fits && batch::fit(&first.inputs, &item.inputs)
     }
 
+    /// Waits a moment for those that were in one batch at the block before: they are on their way.
+    ///
+    /// A GPU is told quickly what to do, and takes the first of them at once; so batches would fall apart from block
+    /// to block.
+    fn reunite(&self, door: &mut Door, batch: &mut Vec<Item>) {
+        let Some(first) = batch.first() else { return };
+        let together = first.log.records.last().map_or(0, |record| record.batch as usize);
+        let most = together.min(self.most_rows(first));
+        if self.parts.unit.device() == Device::Cpu || self.parts.batching.is_none() {
+            return;
+        }
+        let until = Deadline::after(REUNITE);
+        loop {
+            self.top_up(door, batch);
+            let total: usize = batch.iter().filter_map(|item| item.rows).sum();
+            if total >= most || !door.held.is_empty() || until.has_passed() {
+                return;
+            }
+            let Some(item) = self.next(door, Wait::Until(until)) else { return };
+            match self.joins(batch, &item) {
+                true => batch.push(item),
+                false => door.held.push_back(item),
+            }
+        }
+    }
+
     /// Waits for others, for as long as it was told and every deadline allows.
     fn gather(&self, door: &mut Door, batch: &mut Vec<Item>) {
         self.top_up(door, batch);
@@ -327,6 +361,22 @@ impl Shared {
                 door.held.push_back(item);
                 return;
             }
+        }
+    }
+
+    /// Leaves the last requests of a batch for the next one, so that it has a power of two of rows.
+    ///
+    /// On a GPU, algorithms are chosen and memory is laid out when a number of rows comes first: there should
+    /// be few.
+    fn round(&self, door: &mut Door, batch: &mut Vec<Item>) {
+        if self.parts.unit.device() == Device::Cpu || batch.iter().any(|item| item.rows.is_none()) {
+            return;
+        }
+        let mut total: usize = batch.iter().filter_map(|item| item.rows).sum();
+        while batch.len() > 1 && !total.is_power_of_two() {
+            let Some(last) = batch.pop() else { return };
+            total -= last.rows.unwrap_or(0);
+            door.held.push_front(last);
         }
     }
 
@@ -428,10 +478,15 @@ impl Shared {
             let outcome = Outcome::Failed("the path of a message can't be read".to_owned());
             return self.home(&message, &log, &outcome, Vec::new());
         };
-        let sent =
-            like(&message, &path).map(|onward| onward.with_tensors(kept)).and_then(|onward| {
-                Ok(self.parts.peers.send(&next.instance, onward, until(&message))?)
-            });
+        // Within the process a tensor stays on its GPU.
+        let kept = match self.parts.peers.is_here(&next.instance) {
+            true => Ok(kept),
+            false => on_host(kept),
+        };
+        let sent = kept.and_then(|kept| {
+            let onward = like(&message, &path)?.with_tensors(kept);
+            Ok(self.parts.peers.send(&next.instance, onward, until(&message))?)
+        });
         if let Err(error) = sent {
             let outcome = match error.kind() {
                 ErrorKind::TimedOut => Outcome::Late,
@@ -470,6 +525,10 @@ impl Shared {
 
     /// Tells whoever waits for the answer.
     fn home(&self, message: &Message, log: &Log, outcome: &Outcome, tensors: Vec<Tensor>) {
+        let (outcome, tensors) = match on_host(tensors) {
+            Ok(tensors) => (outcome.clone(), tensors),
+            Err(error) => (Outcome::Failed(error.to_string()), Vec::new()),
+        };
         let sent = like(message, &[&outcome.encode(), &log.encode()])
             .map(|answer| answer.with_tensors(tensors))
             .and_then(|answer| Ok(self.parts.peers.send(&log.home, answer, until(message))?));
@@ -510,6 +569,7 @@ fn until(message: &Message) -> Wait {
 /// Whether every row of a request is certain enough to leave.
 fn confident(exit: &ExitLeg, outputs: &[Tensor]) -> Result<bool> {
     let scores = outputs.first().ok_or_else(|| Error::engine("an exit gave no scores"))?;
+    let scores = to_host(scores)?.settled()?;
     let values = scores
         .to_f64()
         .ok_or_else(|| Error::unsupported(format!("an exit has scores of {}", scores.dtype())))?;

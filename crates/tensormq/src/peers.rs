@@ -49,6 +49,12 @@ impl Peers {
         known.iter().map(|(name, known)| (name.clone(), known.address.clone())).collect()
     }
 
+    /// Whether an instance is in this process, so that whatever it is sent is handed over by pointer.
+    pub fn is_here(&self, name: &str) -> bool {
+        let known = lock(&self.known);
+        known.get(name).is_some_and(|known| known.address.courier == self.courier.id())
+    }
+
     /// The sender to an instance; `Lost` where there is none of that name any more.
     pub fn sender(&self, name: &str) -> Result<Arc<Mutex<Sender>>> {
         let gone = || Error::lost(format!("instance {name} is gone"));

@@ -44,7 +44,12 @@ pub(crate) fn run(command: Command) -> Result<()> {
 fn block() -> Result<()> {
     crate::logs::start(tracing::level_filters::LevelFilter::WARN, false);
     tessera_engine::give_large_memory_back();
-    tessera_node::run_block(&mut std::io::stdin().lock(), std::io::stdout())
+    let result = tessera_node::run_block(&mut std::io::stdin().lock(), std::io::stdout());
+    if let Err(error) = &result {
+        eprintln!("tessera: {error}");
+    }
+    // Without the usual goodbyes: libraries for GPUs take theirs badly.
+    signal_hook::low_level::exit(i32::from(result.is_err()))
 }
 
 /// The engine that the user asked for; says so where it is not the fast one.

@@ -146,6 +146,7 @@ async fn serve(arguments: &Serve, mut stopped: watch::Receiver<bool>) -> Result<
     let defaults = Defaults {
         isolation: arguments.isolation,
         deadline: Duration::from_millis(arguments.deadline),
+        device: arguments.device,
     };
     let catalogue = Arc::new(RepositoryCatalogue { repository: repository.clone() });
     let manager = Manager::new(store, catalogue, Arc::clone(&site) as _, defaults);

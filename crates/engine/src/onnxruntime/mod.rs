@@ -15,7 +15,7 @@ mod prepare;
 mod session;
 mod value;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -143,6 +143,15 @@ impl OnnxRuntime {
         }
     }
 
+    /// Whether all sessions on a GPU have one arena. Where the library can't do that, each has its own.
+    fn shares_arena(&self, number: u32) -> bool {
+        // As the environment, it is the same for the whole process.
+        static ARENAS: Mutex<BTreeMap<u32, bool>> = Mutex::new(BTreeMap::new());
+        let mut arenas = ARENAS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let made = || value::share_arena_of_gpu(&self.environment, number).is_ok();
+        *arenas.entry(number).or_insert_with(made)
+    }
+
     /// Loads a block onto a GPU. Its weights are there once; every load is a session of its own, as one must not
     /// be run twice at the same time.
     fn load_on_gpu(
@@ -153,6 +162,7 @@ impl OnnxRuntime {
     ) -> Result<Box<dyn Session>> {
         let gpu = Gpu::open(number)?;
         let label = program.label();
+        let shares = self.shares_arena(number);
         let builder = || -> Result<SessionBuilder> {
             let mut builder = self.builder(options)?;
             cuda::provide(&mut builder, &gpu, &options.cuda).map_err(|error| no_cuda(&error))?;
@@ -172,7 +182,12 @@ impl OnnxRuntime {
         let plain = || -> Result<SessionBuilder> {
             let level = GraphOptimizationLevel::Disable;
             let fail = |error: ort::Error| engine_error(&label, &error);
-            builder()?.with_optimization_level(level).map_err(|error| fail(error.into()))
+            let builder = builder()?.with_optimization_level(level);
+            let builder = builder.map_err(|error| fail(error.into()))?;
+            match shares {
+                true => builder.with_env_allocators().map_err(|error| fail(error.into())),
+                false => Ok(builder),
+            }
         };
         let (session, values) = on_gpu.session(plain, &label)?;
         let weights = values.map(|values| (on_gpu, values));

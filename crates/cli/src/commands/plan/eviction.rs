@@ -4,6 +4,8 @@ use serde::Serialize;
 use tessera_core::{Error, Result};
 use tessera_plan::residency::eviction::{Outcome, Policy, Problem, draw, random, simulate};
 
+use super::figures::{change, ratio};
+use super::list;
 use crate::arguments::plan::eviction::EvictionArguments;
 use crate::output::{self, Table};
 use crate::picture::bars::Bars;
@@ -21,7 +23,7 @@ const NAMES: usize = 12;
 pub(super) fn run(arguments: &EvictionArguments) -> Result<()> {
     let wanted = arguments.policy.as_deref();
     if wanted == Some("help") {
-        return list();
+        return list(Policy::all().map(|policy| (policy.name(), policy.about())));
     }
     if let Some(workloads) = arguments.random {
         return measure(arguments, workloads);
@@ -41,15 +43,6 @@ pub(super) fn run(arguments: &EvictionArguments) -> Result<()> {
     table.row(report.cells());
     table.print()?;
     output::print(&report.loaded_line(&problem))
-}
-
-/// The policies with what they do.
-fn list() -> Result<()> {
-    let width = Policy::all().iter().map(|policy| policy.name().len()).max().unwrap_or(0);
-    for policy in Policy::all() {
-        output::print(&format!("{:width$}  {}", policy.name(), policy.about()))?;
-    }
-    Ok(())
 }
 
 /// The policy that the user means.
@@ -122,7 +115,7 @@ impl Report {
             output::milliseconds(outcome.reload_ms),
             output::milliseconds(outcome.mean_added_ms),
             outcome.evictions.to_string(),
-            change(self.to_least_recently_used),
+            change(self.to_least_recently_used, 1),
         ]
     }
 
@@ -229,8 +222,8 @@ impl Measured {
         for figures in &self.figures {
             table.row([
                 figures.policy.name().to_owned(),
-                change(figures.mean_ratio),
-                change(figures.worst_ratio),
+                change(figures.mean_ratio, 1),
+                change(figures.worst_ratio, 1),
                 figures.worse.to_string(),
                 format!("{:.1}%", figures.mean_hit_rate * 100.0),
             ]);
@@ -241,19 +234,6 @@ impl Measured {
             "{workloads} random workloads of {requests} requests, seeds from {seed}; reload times"
         ))
     }
-}
-
-/// One time by another; nothing by nothing is the same.
-fn ratio(time: f64, by: f64) -> f64 {
-    if time == by { 1.0 } else { time / by }
-}
-
-/// A ratio as what it adds.
-fn change(ratio: f64) -> String {
-    let percent = (ratio - 1.0) * 100.0;
-    // A tiny gain is no gain of minus nothing.
-    let percent = if percent.abs() < 0.05 { 0.0 } else { percent };
-    format!("{percent:+.1}%")
 }
 
 /// How much time each policy loses.

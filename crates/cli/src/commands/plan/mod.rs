@@ -1,6 +1,7 @@
 //! `tessera plan`: where blocks and weights should be.
 
 mod eviction;
+mod figures;
 mod fusion;
 mod overflow;
 mod placement;
@@ -14,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tessera_core::Result;
 
 use crate::arguments::plan::PlanCommand;
-use crate::problem_file;
+use crate::{output, problem_file};
 
 pub(super) fn run(command: &PlanCommand) -> Result<()> {
     match command {
@@ -25,6 +26,13 @@ pub(super) fn run(command: &PlanCommand) -> Result<()> {
         PlanCommand::Fusion(arguments) => fusion::run(arguments),
         PlanCommand::Queueing(arguments) => queueing::run(arguments),
     }
+}
+
+/// Prints names with what they mean, one below the other.
+fn list<'a>(known: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<()> {
+    let known: Vec<(&str, &str)> = known.into_iter().collect();
+    let width = known.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    known.iter().try_for_each(|(name, about)| output::print(&format!("{name:width$}  {about}")))
 }
 
 /// Reads a plan: one by itself, or what `--json` printed.

@@ -1,43 +1,35 @@
 //! `tessera plan overflow`: which blocks the CPU runs while the GPU is busy.
 
+mod drawing;
+mod random;
+
 use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
 use tessera_core::{Error, Result};
-use tessera_node::median;
 use tessera_plan::Limit;
 use tessera_plan::overflow::{
-    Copied, Device, Plan, Planned, Problem, Run, Strategy, random, simulate, strategies, strategy,
+    Device, Plan, Planned, Problem, Run, Strategy, simulate, strategies, strategy,
 };
 
-use super::previous;
+use super::figures::{change, proof, ratio};
+use super::{list, previous};
 use crate::arguments::plan::overflow::OverflowArguments;
 use crate::output::{self, Table};
-use crate::picture::bars::Bars;
-use crate::picture::gantt::{Bar, Gantt, Kind, Row, Style};
 use crate::problem_file;
 use crate::time_limit::TimeLimit;
-
-/// The largest random graphs that `exact` is asked for: nearly all of them are solved in milliseconds.
-const EXACT_BLOCKS: u64 = 12;
 
 /// How many names of blocks are printed.
 const NAMES: usize = 12;
 
-/// Most rows for copies of one direction in the picture.
-const LANES: usize = 6;
-
-/// How much worse than sequential counts as worse: less is rounding.
-const ROUNDING: f64 = 1e-12;
-
 pub(super) fn run(arguments: &OverflowArguments) -> Result<()> {
     let wanted = arguments.strategy.as_deref();
     if wanted == Some("help") {
-        return list();
+        return list(strategies().map(|strategy| (strategy.name(), strategy.about())));
     }
     if let Some(graphs) = arguments.random {
-        return measure(arguments, graphs);
+        return random::measure(arguments, graphs);
     }
     let Some(path) = &arguments.problem else {
         return Err(Error::usage("PROBLEM is missing: a file in YAML or JSON; see --help"));
@@ -53,20 +45,10 @@ pub(super) fn run(arguments: &OverflowArguments) -> Result<()> {
         return compare(arguments, &problem, old.as_ref());
     }
     let chosen = choose(wanted.unwrap_or("communication"))?;
-    let (planned, plan_ms) = timed(arguments, &problem, old.as_ref(), chosen);
-    let planned = planned.map_err(|error| error.within(&name))?;
+    let planned = timed(arguments, &problem, old.as_ref(), chosen);
+    let (planned, plan_ms) = planned.map_err(|error| error.within(&name))?;
     let report = Report::new(&problem, chosen.name(), planned, old.as_ref(), plan_ms)?;
     show(arguments, &problem, &report)
-}
-
-/// The strategies with what they do.
-fn list() -> Result<()> {
-    let known = strategies();
-    let width = known.iter().map(|strategy| strategy.name().len()).max().unwrap_or(0);
-    for strategy in known {
-        output::print(&format!("{:width$}  {}", strategy.name(), strategy.about()))?;
-    }
-    Ok(())
 }
 
 /// The strategy that the user means.
@@ -80,12 +62,12 @@ fn timed(
     problem: &Problem,
     previous: Option<&Plan>,
     strategy: &dyn Strategy,
-) -> (Result<Planned>, f64) {
+) -> Result<(Planned, f64)> {
     let limit = TimeLimit::new(arguments.time_limit);
     let reached = || limit.reached();
     let start = Instant::now();
-    let planned = strategy.plan(problem, previous, &Limit::new(&reached));
-    (planned, start.elapsed().as_secs_f64() * 1e3)
+    let planned = strategy.plan(problem, previous, &Limit::new(&reached))?;
+    Ok((planned, start.elapsed().as_secs_f64() * 1e3))
 }
 
 /// What a plan of the user's would bring.
@@ -103,22 +85,19 @@ fn compare(arguments: &OverflowArguments, problem: &Problem, old: Option<&Plan>)
     let bar = output::progress(known.len() as u64, "planning");
     let mut compared = Vec::with_capacity(known.len());
     for strategy in known {
-        let (planned, plan_ms) = timed(arguments, problem, old, strategy);
-        compared.push(match planned {
-            Ok(planned) => Compared::Planned(Box::new(Report::new(
-                problem,
-                strategy.name(),
-                planned,
-                old,
-                plan_ms,
-            )?)),
-            Err(error) => Compared::Failed { strategy: strategy.name(), error: error.to_string() },
+        let name = strategy.name();
+        compared.push(match timed(arguments, problem, old, strategy) {
+            Ok((planned, plan_ms)) => {
+                let report = Report::new(problem, name, planned, old, plan_ms)?;
+                Compared::Planned(Box::new(report))
+            }
+            Err(error) => Compared::Failed { strategy: name, error: error.to_string() },
         });
         bar.inc(1);
     }
     bar.finish_and_clear();
     if let Some(file) = &arguments.svg {
-        problem_file::write(file, &makespans(&compared).svg())?;
+        problem_file::write(file, &drawing::makespans(&compared).svg())?;
     }
     let comparison = Comparison { strategies: compared };
     match arguments.json {
@@ -130,7 +109,7 @@ fn compare(arguments: &OverflowArguments, problem: &Problem, old: Option<&Plan>)
 /// Prints and draws one plan.
 fn show(arguments: &OverflowArguments, problem: &Problem, report: &Report) -> Result<()> {
     if let Some(file) = &arguments.svg {
-        problem_file::write(file, &gantt(problem, report).svg())?;
+        problem_file::write(file, &drawing::gantt(problem, report).svg())?;
     }
     if arguments.json {
         return output::print_json(report);
@@ -191,18 +170,14 @@ impl Report {
         [
             self.strategy.clone(),
             micros(self.makespan_us),
-            change(self.to_sequential),
+            change(self.to_sequential, 1),
             share(run.cpu_utilisation),
             share(run.gpu_utilisation),
             micros(run.mean_wait_cpu_us),
             micros(run.mean_wait_gpu_us),
             output::bytes(run.copied_bytes.round() as u64),
             format!("{} of {}", self.blocks_on_cpu, problem.blocks.len()),
-            match (self.proved, self.gap) {
-                (true, _) => "optimal".to_owned(),
-                (false, Some(gap)) => format!("within {:.1}%", gap * 100.0),
-                (false, None) => "-".to_owned(),
-            },
+            proof(self.proved, self.gap),
         ]
     }
 
@@ -267,184 +242,9 @@ impl Comparison {
     }
 }
 
-/// How the strategies did on random graphs.
-#[derive(Serialize)]
-struct Measured {
-    graphs: u64,
-    blocks: u64,
-    seed: u64,
-    /// How many of the graphs `exact` solved; none where they are too large to ask.
-    solved: Option<usize>,
-    figures: Vec<Figures>,
-}
-
-/// How a strategy did.
-#[derive(Serialize)]
-struct Figures {
-    strategy: &'static str,
-    to_sequential: Spread,
-    /// On how many graphs it was worse than the sequential plan.
-    worse_than_sequential: usize,
-    /// On the graphs that `exact` solved.
-    to_exact: Option<Spread>,
-    plan_ms_median: f64,
-    plan_ms_max: f64,
-}
-
-/// Ratios of makespans.
-#[derive(Serialize)]
-struct Spread {
-    mean: f64,
-    worst: f64,
-}
-
-impl Spread {
-    fn of(ratios: &[f64]) -> Option<Self> {
-        let worst = ratios.iter().copied().reduce(f64::max)?;
-        Some(Self { mean: ratios.iter().sum::<f64>() / ratios.len() as f64, worst })
-    }
-}
-
-/// What a strategy was measured to do, graph by graph.
-struct Samples {
-    strategy: &'static dyn Strategy,
-    to_sequential: Vec<f64>,
-    to_exact: Vec<f64>,
-    plan_ms: Vec<f64>,
-}
-
-impl Samples {
-    fn figures(mut self) -> Option<Figures> {
-        self.plan_ms.sort_by(f64::total_cmp);
-        let is_worse = |ratio: &&f64| **ratio > 1.0 + ROUNDING;
-        Some(Figures {
-            strategy: self.strategy.name(),
-            to_sequential: Spread::of(&self.to_sequential)?,
-            worse_than_sequential: self.to_sequential.iter().filter(is_worse).count(),
-            to_exact: Spread::of(&self.to_exact),
-            plan_ms_median: median(&self.plan_ms)?,
-            plan_ms_max: self.plan_ms.last().copied()?,
-        })
-    }
-}
-
-/// Plans random graphs with the strategies that the user means, and prints how they did.
-fn measure(arguments: &OverflowArguments, graphs: u64) -> Result<()> {
-    let can_solve = arguments.blocks <= EXACT_BLOCKS;
-    let exact = choose("exact")?;
-    let chosen: Vec<&'static dyn Strategy> = match arguments.strategy.as_deref() {
-        None | Some("all") => strategies().into_iter().collect(),
-        Some(name) => vec![choose(name)?],
-    };
-    let is_asked = |strategy: &&'static dyn Strategy| can_solve || strategy.name() != "exact";
-    let sample = |strategy| Samples {
-        strategy,
-        to_sequential: Vec::new(),
-        to_exact: Vec::new(),
-        plan_ms: Vec::new(),
-    };
-    let mut samples: Vec<Samples> = chosen.into_iter().filter(is_asked).map(sample).collect();
-    if samples.is_empty() {
-        let message = format!("--blocks: exact is asked for at most {EXACT_BLOCKS} blocks");
-        return Err(Error::usage(message));
-    }
-    let bar = output::progress(graphs, "planning");
-    let mut solved = 0;
-    for number in 0..graphs {
-        let problem = random(arguments.blocks as usize, arguments.seed.wrapping_add(number));
-        let sequential_us = sequential_us(&problem)?;
-        let (optimum, exact_ms) = match can_solve {
-            true => timed(arguments, &problem, None, exact),
-            false => (Err(Error::usage("too large")), 0.0),
-        };
-        let optimum = optimum.ok();
-        let optimum_us = optimum.as_ref().filter(|planned| planned.proved);
-        let optimum_us = optimum_us.map(|planned| planned.makespan_us);
-        solved += usize::from(optimum_us.is_some());
-        for samples in &mut samples {
-            // The optimum is not searched twice.
-            let (makespan_us, plan_ms) = match &optimum {
-                Some(optimum) if samples.strategy.name() == "exact" => {
-                    (optimum.makespan_us, exact_ms)
-                }
-                _ => {
-                    let (planned, took) = timed(arguments, &problem, None, samples.strategy);
-                    (planned?.makespan_us, took)
-                }
-            };
-            samples.to_sequential.push(ratio(makespan_us, sequential_us));
-            samples.to_exact.extend(optimum_us.map(|least| ratio(makespan_us, least)));
-            samples.plan_ms.push(plan_ms);
-        }
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    let measured = Measured {
-        graphs,
-        blocks: arguments.blocks,
-        seed: arguments.seed,
-        solved: can_solve.then_some(solved),
-        figures: samples.into_iter().filter_map(Samples::figures).collect(),
-    };
-    match arguments.json {
-        true => output::print_json(&measured),
-        false => measured.print(),
-    }
-}
-
-impl Measured {
-    fn print(&self) -> Result<()> {
-        let mut table = Table::new(&[
-            "strategy",
-            ">to sequential",
-            ">worst",
-            ">graphs worse",
-            ">to exact",
-            ">worst",
-            ">plan, median",
-            ">max",
-        ]);
-        for figures in &self.figures {
-            let to_exact = |part: fn(&Spread) -> f64| {
-                figures.to_exact.as_ref().map_or("-".to_owned(), |spread| change(part(spread)))
-            };
-            table.row([
-                figures.strategy.to_owned(),
-                change(figures.to_sequential.mean),
-                change(figures.to_sequential.worst),
-                figures.worse_than_sequential.to_string(),
-                to_exact(|spread| spread.mean),
-                to_exact(|spread| spread.worst),
-                output::milliseconds(figures.plan_ms_median),
-                output::milliseconds(figures.plan_ms_max),
-            ]);
-        }
-        table.print()?;
-        let Self { graphs, blocks, seed, .. } = self;
-        let seeds = format!("{graphs} random graphs of {blocks} blocks, seeds from {seed}");
-        output::print(&match self.solved {
-            Some(solved) => format!("{seeds}; exact solved {solved}"),
-            None => format!("{seeds}; exact is asked for at most {EXACT_BLOCKS} blocks"),
-        })
-    }
-}
-
 /// What the plan of today's runtimes costs.
 fn sequential_us(problem: &Problem) -> Result<f64> {
     Ok(strategy("sequential")?.plan(problem, None, &Limit::none())?.makespan_us)
-}
-
-/// One time by another; nothing by nothing is the same.
-fn ratio(time: f64, by: f64) -> f64 {
-    if time == by { 1.0 } else { time / by }
-}
-
-/// A ratio as what it adds.
-fn change(ratio: f64) -> String {
-    let percent = (ratio - 1.0) * 100.0;
-    // A tiny loss is no loss of minus nothing.
-    let percent = if percent.abs() < 0.05 { 0.0 } else { percent };
-    format!("{percent:+.1}%")
 }
 
 fn share(share: f64) -> String {
@@ -457,80 +257,4 @@ fn micros(value: f64) -> String {
         true => format!("{value:.1} µs"),
         false => output::milliseconds(value / 1e3),
     }
-}
-
-/// How long the plan of each strategy takes.
-fn makespans(compared: &[Compared]) -> Bars {
-    let planned = compared.iter().filter_map(|compared| match compared {
-        Compared::Planned(report) => Some((report.strategy.clone(), report.makespan_us)),
-        Compared::Failed { .. } => None,
-    });
-    let (groups, times) = planned.unzip();
-    Bars {
-        title: "Overflow to the CPU: makespan by strategy".to_owned(),
-        y_label: "makespan (µs)".to_owned(),
-        groups,
-        series: vec![("makespan".to_owned(), times)],
-    }
-}
-
-/// What the devices do when.
-fn gantt(problem: &Problem, report: &Report) -> Gantt {
-    let (unit, scale) = if report.makespan_us >= 10_000.0 { ("ms", 1e-3) } else { ("µs", 1.0) };
-    let bar = |start: f64, end: f64, label: String, kind: usize| Bar {
-        start: start * scale,
-        end: end * scale,
-        label,
-        kind,
-    };
-    let mut rows: Vec<Row> = Vec::new();
-    for device in Device::ALL {
-        let blocks = problem.blocks.iter().zip(&report.run.blocks);
-        let here = blocks.filter(|(_, executed)| executed.device == device);
-        let bars = here.map(|(block, executed)| {
-            bar(executed.start_us, executed.end_us, block.name.clone(), 0)
-        });
-        rows.push(Row { name: device.to_string(), bars: bars.collect() });
-    }
-    for device in [Device::Gpu, Device::Cpu] {
-        let copies = report.run.copies.iter().filter(|copy| copy.device == device);
-        for (lane, copies) in lanes(copies).into_iter().enumerate() {
-            let bars = copies
-                .into_iter()
-                .map(|copy| bar(copy.start_us, copy.end_us, copy_label(problem, copy), 1));
-            let name = if lane == 0 { format!("copies to {device}") } else { String::new() };
-            rows.push(Row { name, bars: bars.collect() });
-        }
-    }
-    let kind = |name: &str, style| Kind { name: name.to_owned(), style };
-    Gantt {
-        title: format!("{}: {}", report.strategy, micros(report.makespan_us)),
-        unit,
-        rows,
-        kinds: vec![kind("block", Style::First), kind("copy", Style::Second)],
-    }
-}
-
-/// Copies, by when they begin, in rows in which none covers another; at least one row.
-fn lanes<'a>(copies: impl Iterator<Item = &'a Copied>) -> Vec<Vec<&'a Copied>> {
-    let mut lanes: Vec<Vec<&Copied>> = vec![Vec::new()];
-    for copy in copies {
-        let is_free =
-            |lane: &Vec<&Copied>| lane.last().is_none_or(|last| last.end_us <= copy.start_us);
-        match lanes.iter().position(is_free) {
-            Some(lane) => lanes[lane].push(copy),
-            None if lanes.len() < LANES => lanes.push(vec![copy]),
-            // So many at once that they can't be told apart anyway.
-            None => lanes[LANES - 1].push(copy),
-        }
-    }
-    lanes
-}
-
-fn copy_label(problem: &Problem, copy: &Copied) -> String {
-    let name = |block: Option<usize>, none: &str| {
-        let block = block.and_then(|block| problem.blocks.get(block));
-        block.map_or(none.to_owned(), |block| block.name.clone())
-    };
-    format!("{} → {}", name(copy.from, "input"), name(copy.to, "result"))
 }

@@ -14,7 +14,7 @@ use tessera_plan::placement::{
     violation,
 };
 
-use super::previous;
+use super::{list, previous};
 use crate::arguments::plan::placement::PlacementArguments;
 use crate::time_limit::TimeLimit;
 use crate::{output, problem_file};
@@ -22,7 +22,7 @@ use report::Report;
 
 pub(super) fn run(arguments: &PlacementArguments) -> Result<()> {
     if arguments.strategy == "help" {
-        return list();
+        return list_all();
     }
     let Some(path) = &arguments.problem else {
         return Err(Error::usage("PROBLEM is missing: a file in YAML or JSON; see --help"));
@@ -59,13 +59,10 @@ pub(super) fn run(arguments: &PlacementArguments) -> Result<()> {
 }
 
 /// The strategies with what they do.
-fn list() -> Result<()> {
+fn list_all() -> Result<()> {
     let known = strategies();
-    let width = known.iter().map(|strategy| strategy.name().len()).max().unwrap_or(0);
-    for strategy in known {
-        output::print(&format!("{:width$}  {}", strategy.name(), strategy.about()))?;
-    }
-    output::print(&format!("{:width$}  a program that reads the problem as JSON", "./PATH"))
+    let program = ("./PATH", "a program that reads the problem as JSON");
+    list(known.iter().map(|strategy| (strategy.name(), strategy.about())).chain([program]))
 }
 
 /// Whether a strategy is the user's: built-in ones are no paths.

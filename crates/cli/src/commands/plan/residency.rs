@@ -13,7 +13,8 @@ use tessera_plan::residency::{
     Plan, Planned, Problem, Residency, Run, Strategy, server, shape, simulate, strategies, strategy,
 };
 
-use super::previous;
+use super::figures::{change, proof, ratio};
+use super::{list, previous};
 use crate::arguments::plan::residency::ResidencyArguments;
 use crate::output::{self, Table};
 use crate::problem_file;
@@ -25,7 +26,7 @@ const NAMES: usize = 12;
 pub(super) fn run(arguments: &ResidencyArguments) -> Result<()> {
     let wanted = arguments.strategy.as_deref();
     if wanted == Some("help") {
-        return list();
+        return list(strategies().iter().map(|strategy| (strategy.name(), strategy.about())));
     }
     if let Some(profiles) = arguments.random {
         return random::measure(arguments, profiles);
@@ -42,15 +43,6 @@ pub(super) fn run(arguments: &ResidencyArguments) -> Result<()> {
     let (planned, plan_ms) = timed(arguments, &problem, old.as_ref(), chosen)?;
     let report = Report::new(&problem, chosen.name(), planned, old.as_ref(), plan_ms)?;
     show(arguments, &problem, &report)
-}
-
-/// The strategies with what they do.
-fn list() -> Result<()> {
-    let width = strategies().iter().map(|strategy| strategy.name().len()).max().unwrap_or(0);
-    for strategy in strategies() {
-        output::print(&format!("{:width$}  {}", strategy.name(), strategy.about()))?;
-    }
-    Ok(())
 }
 
 /// The strategy that the user means.
@@ -207,17 +199,13 @@ impl Report {
         [
             self.strategy.clone(),
             micros(self.total_us),
-            change(self.to_pipeline),
+            change(self.to_pipeline, 2),
             micros(self.stall_us),
             output::bytes(self.gpu_bytes.round() as u64),
             output::bytes(self.temporary_bytes.round() as u64),
             format!("{} of {}", self.on_host.len(), problem.layers.len()),
             self.gpus.to_string(),
-            match (self.proved, self.gap) {
-                (true, _) => "optimal".to_owned(),
-                (false, Some(gap)) => format!("within {:.1}%", gap * 100.0),
-                (false, None) => "-".to_owned(),
-            },
+            proof(self.proved, self.gap),
         ]
     }
 
@@ -250,19 +238,6 @@ fn heads() -> Table {
 /// How long the pipeline takes.
 fn pipeline_us(problem: &Problem) -> Result<f64> {
     Ok(strategy("pipeline")?.plan(problem, None, &Limit::none())?.total_us)
-}
-
-/// One time by another; nothing by nothing is the same.
-fn ratio(time: f64, by: f64) -> f64 {
-    if time == by { 1.0 } else { time / by }
-}
-
-/// A ratio as what it adds.
-fn change(ratio: f64) -> String {
-    let percent = (ratio - 1.0) * 100.0;
-    // A tiny gain is no gain of minus nothing.
-    let percent = if percent.abs() < 0.005 { 0.0 } else { percent };
-    format!("{percent:+.2}%")
 }
 
 fn micros(value: f64) -> String {

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 use tessera_core::{Error, Result};
-use tessera_node::median;
-use tessera_plan::residency::{Strategy, random, server, strategies};
+use tessera_plan::residency::{Problem, random, server, strategies};
 
-use super::{change, choose, pipeline_us, ratio, timed};
+use super::{choose, pipeline_us, timed};
 use crate::arguments::plan::residency::ResidencyArguments;
+use crate::commands::plan::figures::{self, Planning, Sample, Samples, Spread};
 use crate::output::{self, Table};
 
 /// The largest random profiles that `exact` is asked for with one GPU: it takes some ten milliseconds.
@@ -34,49 +34,26 @@ struct Figures {
     to_pipeline: Spread,
     /// On how many profiles it was slower than the pipeline.
     slower_than_pipeline: usize,
-    /// On the profiles that `exact` solved.
-    to_exact: Option<Spread>,
-    plan_ms_median: f64,
-    plan_ms_max: f64,
+    #[serde(flatten)]
+    planning: Planning,
 }
 
-/// Ratios of times.
-#[derive(Serialize)]
-struct Spread {
-    mean: f64,
-    worst: f64,
-}
-
-impl Spread {
-    fn of(ratios: &[f64]) -> Option<Self> {
-        let worst = ratios.iter().copied().reduce(f64::max)?;
-        Some(Self { mean: ratios.iter().sum::<f64>() / ratios.len() as f64, worst })
-    }
-}
-
-/// What a strategy was measured to do, profile by profile.
-struct Samples {
-    strategy: &'static dyn Strategy,
-    to_pipeline: Vec<f64>,
-    to_exact: Vec<f64>,
-    plan_ms: Vec<f64>,
-}
-
-impl Samples {
-    fn new(strategy: &'static dyn Strategy) -> Self {
-        Self { strategy, to_pipeline: Vec::new(), to_exact: Vec::new(), plan_ms: Vec::new() }
-    }
-
-    fn figures(mut self) -> Option<Figures> {
-        self.plan_ms.sort_by(f64::total_cmp);
-        Some(Figures {
-            strategy: self.strategy.name(),
-            to_pipeline: Spread::of(&self.to_pipeline)?,
-            slower_than_pipeline: self.to_pipeline.iter().filter(|ratio| **ratio > 1.0).count(),
-            to_exact: Spread::of(&self.to_exact),
-            plan_ms_median: median(&self.plan_ms)?,
-            plan_ms_max: self.plan_ms.last().copied()?,
+impl Figures {
+    fn new(samples: Samples) -> Option<Self> {
+        Some(Self {
+            strategy: samples.strategy,
+            to_pipeline: Spread::of(&samples.to_baseline)?,
+            slower_than_pipeline: samples.worse_by(0.0),
+            planning: samples.planning()?,
         })
+    }
+
+    fn cells(&self) -> impl Iterator<Item = String> {
+        [self.strategy.to_owned()]
+            .into_iter()
+            .chain(self.to_pipeline.cells(2))
+            .chain([self.slower_than_pipeline.to_string()])
+            .chain(self.planning.cells(2))
     }
 }
 
@@ -86,56 +63,34 @@ pub(super) fn measure(arguments: &ResidencyArguments, profiles: u64) -> Result<(
     // Two GPUs hang below the same switch, and don't help each other.
     let most = if gpus > 2 { EXACT_LAYERS_PARALLEL } else { EXACT_LAYERS };
     let can_solve = arguments.layers <= most;
-    let chosen: Vec<&'static dyn Strategy> = match arguments.strategy.as_deref() {
-        None | Some("all") => strategies().to_vec(),
-        Some(name) => vec![choose(name)?],
+    let mut chosen: Vec<&'static str> = match arguments.strategy.as_deref() {
+        None | Some("all") => strategies().iter().map(|strategy| strategy.name()).collect(),
+        Some(name) => vec![choose(name)?.name()],
     };
-    let is_asked = |strategy: &&'static dyn Strategy| can_solve || strategy.name() != "exact";
-    let mut samples: Vec<Samples> = chosen.into_iter().filter(is_asked).map(Samples::new).collect();
-    if samples.is_empty() {
+    chosen.retain(|name| can_solve || *name != "exact");
+    if chosen.is_empty() {
         let message =
             format!("--layers: exact is asked for at most {most} layers with --gpus {gpus}");
         return Err(Error::usage(message));
     }
-    let exact = choose("exact")?;
-    let bar = output::progress(profiles, "planning");
-    let mut solved = 0;
-    for number in 0..profiles {
+    let draw = |number: u64| {
         let mut problem = random(arguments.layers as usize, arguments.seed.wrapping_add(number));
         (problem.gpus, problem.nvlinks) = server(gpus as usize);
         let pipeline_us = pipeline_us(&problem)?;
-        let optimum = match can_solve {
-            true => Some(timed(arguments, &problem, None, exact)?),
-            false => None,
-        };
-        let optimum_us = optimum.as_ref().filter(|(planned, _)| planned.proved);
-        let optimum_us = optimum_us.map(|(planned, _)| planned.total_us);
-        solved += usize::from(optimum_us.is_some());
-        for samples in &mut samples {
-            // The optimum is not searched twice.
-            let (total_us, plan_ms) = match &optimum {
-                Some((planned, took)) if samples.strategy.name() == "exact" => {
-                    (planned.total_us, *took)
-                }
-                _ => {
-                    let (planned, took) = timed(arguments, &problem, None, samples.strategy)?;
-                    (planned.total_us, took)
-                }
-            };
-            samples.to_pipeline.push(ratio(total_us, pipeline_us));
-            samples.to_exact.extend(optimum_us.map(|least| ratio(total_us, least)));
-            samples.plan_ms.push(plan_ms);
-        }
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
+        Ok((problem, pipeline_us))
+    };
+    let plan = |problem: &Problem, name: &str| {
+        let (planned, plan_ms) = timed(arguments, problem, None, choose(name)?)?;
+        Ok(Sample { time_us: planned.total_us, proved: planned.proved, plan_ms })
+    };
+    let (samples, solved) = figures::measure(&chosen, can_solve, profiles, draw, plan)?;
     let measured = Measured {
         profiles,
         layers: arguments.layers,
         gpus,
         seed: arguments.seed,
-        solved: can_solve.then_some(solved),
-        figures: samples.into_iter().filter_map(Samples::figures).collect(),
+        solved,
+        figures: samples.into_iter().filter_map(Figures::new).collect(),
     };
     match arguments.json {
         true => output::print_json(&measured),
@@ -155,21 +110,7 @@ impl Measured {
             ">plan, median",
             ">max",
         ]);
-        for figures in &self.figures {
-            let to_exact = |part: fn(&Spread) -> f64| {
-                figures.to_exact.as_ref().map_or("-".to_owned(), |spread| change(part(spread)))
-            };
-            table.row([
-                figures.strategy.to_owned(),
-                change(figures.to_pipeline.mean),
-                change(figures.to_pipeline.worst),
-                figures.slower_than_pipeline.to_string(),
-                to_exact(|spread| spread.mean),
-                to_exact(|spread| spread.worst),
-                output::milliseconds(figures.plan_ms_median),
-                output::milliseconds(figures.plan_ms_max),
-            ]);
-        }
+        self.figures.iter().for_each(|figures| table.row(figures.cells()));
         table.print()?;
         let Self { profiles, layers, gpus, seed, .. } = self;
         let what = format!("{profiles} random profiles of {layers} layers, seeds from {seed}");

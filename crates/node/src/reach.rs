@@ -1,0 +1,28 @@
+//! Tensors that lie on a GPU, brought to where they are read.
+
+use tessera_core::{Device, Location, Result, Tensor};
+use tessera_engine::to_host;
+
+/// The same tensors where the CPU reads them. All copies are on their way before the first is waited for.
+pub(crate) fn on_host(tensors: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    if tensors.iter().all(|tensor| tensor.location() == Location::Host && tensor.after().is_none())
+    {
+        return Ok(tensors);
+    }
+    let copies = tensors.iter().map(to_host).collect::<Result<Vec<_>>>()?;
+    copies.into_iter().map(Tensor::settled).collect()
+}
+
+/// The same tensors where a block on this device reads them; engines bring to their GPU what is on the host.
+pub(crate) fn for_device(device: Device, tensors: &[Tensor]) -> Result<Vec<Tensor>> {
+    match device {
+        Device::Cpu => on_host(tensors.to_vec()),
+        Device::Cuda(number) => tensors
+            .iter()
+            .map(|tensor| match tensor.location() {
+                Location::Cuda(other) if other != number => to_host(tensor)?.settled(),
+                _ => Ok(tensor.clone()),
+            })
+            .collect(),
+    }
+}
