@@ -46,6 +46,18 @@ pub fn devices() -> Result<Vec<GpuInfo>> {
     numbers.clone().map(|number| describe(number, numbers.clone())).collect()
 }
 
+/// Where a GPU is on the PCIe bus. It is not used for that: no memory is taken there.
+pub fn pci(number: u32) -> Result<String> {
+    open()?;
+    let device = check("a GPU", result::device::get(number as i32))?;
+    let mut text = [0; 32];
+    // SAFETY: at most 32 bytes with a zero at the end are written.
+    check("its place on the bus", unsafe {
+        sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), text.len() as i32, device).result()
+    })?;
+    Ok(text.iter().take_while(|&&byte| byte != 0).map(|&byte| byte as u8 as char).collect())
+}
+
 fn describe(number: u32, all: std::ops::Range<u32>) -> Result<GpuInfo> {
     let get = |number: u32| check("a GPU", result::device::get(number as i32));
     let device = get(number)?;
@@ -66,19 +78,13 @@ fn describe(number: u32, all: std::ops::Range<u32>) -> Result<GpuInfo> {
         check("peer access", asked)?;
         peers.push(Peer { number: other, access: access != 0 });
     }
-    let mut text = [0; 32];
-    // SAFETY: at most 32 bytes with a zero at the end are written.
-    check("its place on the bus", unsafe {
-        sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), text.len() as i32, device).result()
-    })?;
-    let pci = text.iter().take_while(|&&byte| byte != 0).map(|&byte| byte as u8 as char).collect();
     Ok(GpuInfo {
         number,
         name: check("its name", result::device::get_name(device))?,
         compute_capability: format!("{major}.{minor}"),
         memory_bytes: memory as u64,
         free_bytes: free as u64,
-        pci,
+        pci: pci(number)?,
         // Integrated ones (Jetson) have no IPC of this kind.
         shares_memory: !integrated,
         peers,

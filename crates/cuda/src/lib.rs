@@ -15,7 +15,7 @@ mod gpu;
 mod memory;
 mod monitor;
 
-pub use device::{GpuInfo, Peer, devices};
+pub use device::{GpuInfo, Peer, devices, pci};
 pub use driver::{driver_version, is_there};
 pub use event::CudaEvent;
 pub use gpu::Gpu;

@@ -9,8 +9,12 @@ use tessera_core::{Error, Result};
 /// What a GPU does right now. What it can't tell is missing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GpuReading {
+    /// What tells it from all others.
+    pub uuid: Option<String>,
     /// Share of the time that something ran on it, lately.
     pub utilisation: Option<f64>,
+    /// All of its memory.
+    pub memory_bytes: Option<u64>,
     /// Memory in use, by all.
     pub used_bytes: Option<u64>,
     /// Memory that this process uses.
@@ -62,9 +66,12 @@ impl Monitor {
         });
         let up = (0..18).filter(|&link| device.link_wrapper_for(link).is_active().unwrap_or(false));
         let pcie = device.current_pcie_link_gen().ok().zip(device.current_pcie_link_width().ok());
+        let memory = device.memory_info().ok();
         Ok(GpuReading {
+            uuid: device.uuid().ok(),
+            memory_bytes: memory.as_ref().map(|memory| memory.total),
             utilisation: device.utilization_rates().ok().map(|rates| f64::from(rates.gpu) / 100.0),
-            used_bytes: device.memory_info().ok().map(|memory| memory.used),
+            used_bytes: memory.map(|memory| memory.used),
             own_bytes: own,
             clock_mhz: device.clock_info(Clock::SM).ok(),
             celsius: device.temperature(TemperatureSensor::Gpu).ok(),

@@ -11,8 +11,8 @@ use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 use tessera_core::Error;
 use tessera_gateway::{
-    Ended, EndedAs, InstanceSample, Monitor, MonitorOptions, Observer, Sample, TakeSample,
-    TaskSample, TraceOptions,
+    Ended, EndedAs, GpuSample, InstanceSample, Monitor, MonitorOptions, Observer, Sample,
+    TakeSample, TaskSample, TraceOptions,
 };
 use tessera_plan::Record;
 use tessera_tensormq::{Deadline, RequestId, TraceContext};
@@ -73,6 +73,13 @@ fn sample() -> Sample {
         }],
         waiting: 4,
         copied_bytes: 1024,
+        gpus: vec![GpuSample {
+            device: "cuda:0".to_owned(),
+            uuid: "GPU-1".to_owned(),
+            watts: Some(250.5),
+            joules: Some(1e6),
+            ..GpuSample::default()
+        }],
     }
 }
 
@@ -239,6 +246,9 @@ async fn metrics_are_well_formed_and_say_what_happened() {
     assert_eq!(scraped.value("tessera_requests_retried_total", &[("task", ODD)]), 2.0);
     assert_eq!(scraped.value("tessera_queue_length", &[]), 4.0);
     assert_eq!(scraped.value("tessera_copied_bytes_total", &[]), 1024.0);
+    let gpu = [("gpu_uuid", "GPU-1"), ("device", "cuda:0")];
+    assert_eq!(scraped.value("nv_gpu_power_usage", &gpu), 250.5);
+    assert_eq!(scraped.value("nv_energy_consumption", &gpu), 1e6);
     assert_eq!(scraped.value("tessera_block_restarts_total", &[("block", "ab12")]), 1.0);
     let instance = [("block", "ab12"), ("instance", "ab12.0.2")];
     assert_eq!(scraped.value("tessera_block_in_flight", &instance), 2.0);

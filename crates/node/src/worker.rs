@@ -402,8 +402,9 @@ impl Shared {
             Ok(outputs) => {
                 for ((item, outputs), rows) in batch.into_iter().zip(outputs).zip(rows) {
                     let time = Time { started, computed, batch: total, rows };
-                    self.onward(item, outputs, time);
+                    // Before it is sent on: whoever has the answer may ask for the count.
                     self.done.fetch_add(1, Ordering::Relaxed);
+                    self.onward(item, outputs, time);
                 }
                 // Not before it is sent on: whoever computes next would take the core that this needs,
                 // and the request would wait for milliseconds.

@@ -1,6 +1,7 @@
 //! `tessera serve`: a node, its dispatcher, the front ends of the protocol and the control plane.
 
 mod catalogue;
+mod gpus;
 mod listeners;
 mod models;
 mod service;

@@ -15,6 +15,7 @@ use tessera_plan::{Isolation, PlannedTask, Unit, UnitId, deploy};
 use tessera_tensormq::Courier;
 
 use super::InputMemory;
+use super::gpus::Gpus;
 
 /// Requests of one task whose rows may leave at exits travel row by row: so many of them at a time.
 const ROWS_AT_A_TIME: usize = 32;
@@ -30,6 +31,7 @@ pub(super) struct ServeSite {
     units: Mutex<BTreeMap<UnitId, Unit>>,
     /// Held while units are started or stopped: what one change stops, the next may need again.
     changing: Arc<tokio::sync::Mutex<()>>,
+    gpus: Gpus,
 }
 
 /// Passes what happens to instances on to the dispatcher.
@@ -59,7 +61,8 @@ impl ServeSite {
         memory: Arc<InputMemory>,
     ) -> Self {
         let (units, changing) = (Mutex::default(), Arc::default());
-        Self { node, dispatcher, monitor, courier, cores, memory, units, changing }
+        let gpus = Gpus::default();
+        Self { node, dispatcher, monitor, courier, cores, memory, units, changing, gpus }
     }
 
     /// Requests that wait or are on their way.
@@ -237,6 +240,7 @@ impl ServeSite {
                 .collect(),
             waiting: self.dispatcher.waiting(),
             copied_bytes: self.courier.copied_bytes(),
+            gpus: self.gpus.sample(units.values().map(|unit| unit.settings.device)),
         }
     }
 }

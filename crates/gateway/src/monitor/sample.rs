@@ -16,6 +16,31 @@ pub struct Sample {
     pub waiting: usize,
     /// Bytes of tensors that were copied since the server started.
     pub copied_bytes: u64,
+    /// The GPUs that blocks run on.
+    pub gpus: Vec<GpuSample>,
+}
+
+/// A GPU at one moment. What it can't tell is missing.
+#[derive(Clone, Debug, Default)]
+pub struct GpuSample {
+    /// Its number, as in `cuda:0`.
+    pub device: String,
+    /// What tells it from all others.
+    pub uuid: String,
+    /// Share of the time that something ran on it, lately.
+    pub utilisation: Option<f64>,
+    /// All of its memory.
+    pub memory_bytes: Option<u64>,
+    /// Memory in use, by all.
+    pub used_bytes: Option<u64>,
+    /// Clock of its multiprocessors.
+    pub clock_mhz: Option<u32>,
+    /// Temperature.
+    pub celsius: Option<u32>,
+    /// What it draws.
+    pub watts: Option<f64>,
+    /// What it has drawn since the driver was loaded.
+    pub joules: Option<f64>,
 }
 
 /// A task at one moment.
