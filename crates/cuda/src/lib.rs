@@ -14,10 +14,12 @@ mod event;
 mod gpu;
 mod memory;
 mod monitor;
+mod shared;
 
 pub use device::{GpuInfo, Peer, devices, pci};
 pub use driver::{driver_version, is_there};
 pub use event::CudaEvent;
 pub use gpu::Gpu;
-pub use memory::{DeviceBuffer, PinnedBuffer, join, to_device, to_host};
+pub use memory::{DeviceBuffer, PinnedBuffer, copy, join, to_device, to_host};
 pub use monitor::{GpuReading, Monitor};
+pub use shared::{HANDLE, SharedEvent, SharedMemory};

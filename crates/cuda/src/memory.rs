@@ -226,6 +226,25 @@ pub fn to_host(tensor: &Tensor) -> Result<Tensor> {
     Ok(TensorMut::over(tensor.dtype(), tensor.shape(), Box::new(guarded))?.freeze_after(event))
 }
 
+/// Copies a tensor to other memory of the same GPU, in the stream.
+pub fn copy(from: &Tensor, to: &mut TensorMut) -> Result<()> {
+    let Location::Cuda(number) = from.location() else {
+        return Err(Error::usage("a copy on a GPU of what is not there"));
+    };
+    let room = element_count(to.shape()).and_then(|count| to.dtype().bytes(count));
+    if to.location() != from.location() || room != Some(from.byte_len()) {
+        return Err(Error::usage("a copy on a GPU to somewhere else"));
+    }
+    let gpu = Gpu::open(number)?;
+    gpu.enter()?;
+    let (source, target) = (from.address().unwrap_or(0), to.address().as_ptr().addr());
+    let (source, target) = (source as sys::CUdeviceptr, target as sys::CUdeviceptr);
+    // SAFETY: both have so many bytes there, and whoever uses the memory again does so later in the stream.
+    let copied =
+        unsafe { result::memcpy_dtod_async(target, source, from.byte_len(), gpu.raw_stream()) };
+    check("a copy on the GPU", copied)
+}
+
 /// Tensors of one GPU one after the other, as one of this shape.
 pub fn join(parts: &[&Tensor], shape: &[usize]) -> Result<Tensor> {
     let Some(Location::Cuda(number)) = parts.first().map(|part| part.location()) else {

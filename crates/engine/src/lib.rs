@@ -22,7 +22,7 @@ pub use mapping::{Mapping, SharedMapping};
 pub use onnxruntime::{OnnxRuntime, find_library};
 pub use program::{Program, ProgramWeight};
 pub use rten_engine::Rten;
-pub use tessera_cuda::{join as join_on_device, to_host};
+pub use tessera_cuda::{copy as copy_on_device, join as join_on_device, to_host};
 
 /// How a block is loaded.
 #[derive(Clone, Debug)]

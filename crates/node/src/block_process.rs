@@ -3,7 +3,7 @@
 use std::io::{BufRead, Write};
 use std::sync::{Arc, Mutex};
 
-use tessera_core::Result;
+use tessera_core::{Device, Result};
 use tessera_repository::Repository;
 use tessera_tensormq::{Courier, CourierOptions, Peers, RequestId};
 
@@ -11,7 +11,7 @@ use crate::cores::{Cores, at_once};
 use crate::given_up::GivenUp;
 use crate::link::{CoresOfNode, FromBlock, StartBlock, ToBlock, read_line, write_line};
 use crate::lock;
-use crate::memory::SharedMemory;
+use crate::memory::{DeviceMemory, SharedMemory};
 use crate::probe::try_out;
 use crate::unit::LoadedUnit;
 use crate::worker::{Worker, WorkerParts};
@@ -83,7 +83,10 @@ fn start_worker(
         unit,
         batching: findings.batching,
         cores: Arc::new(Arc::clone(cores)),
-        memory: Arc::new(SharedMemory::new(courier)),
+        memory: match start.unit.settings.device {
+            Device::Cpu => Arc::new(SharedMemory::new(courier)),
+            Device::Cuda(number) => Arc::new(DeviceMemory::new(courier, number)),
+        },
         peers: Arc::clone(&peers),
         at_once: at_once(start.cores, start.unit.settings.device),
         given_up: Arc::clone(given_up),

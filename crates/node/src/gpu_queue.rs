@@ -2,22 +2,21 @@
 //!
 //! A run returns when the GPU knows what to do. Without a limit it would know for seconds ahead, in small runs; so it
 //! has one that it does and one that it does next, of all blocks of this process together, and what comes
-//! meanwhile goes into batches.
+//! meanwhile goes into batches. A block in a process of its own has one: others keep the GPU busy meanwhile.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
 
 use tessera_core::{Device, Event, Result};
 use tessera_engine::end_of_work;
+use tessera_plan::Isolation;
 
 use crate::lock;
 
-/// Runs that are under way at most.
-const MOST: usize = 2;
-
 /// The runs of one GPU.
-#[derive(Default)]
 pub(crate) struct GpuQueue {
+    /// Runs that are under way at most.
+    most: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -32,10 +31,15 @@ struct State {
 
 impl GpuQueue {
     /// That of a device; `None` for the CPU, where a run is over when it returns.
-    pub(crate) fn of(device: Device) -> Option<Arc<Self>> {
+    pub(crate) fn of(device: Device, isolation: Isolation) -> Option<Arc<Self>> {
         static ALL: Mutex<BTreeMap<u32, Arc<GpuQueue>>> = Mutex::new(BTreeMap::new());
         let Device::Cuda(number) = device else { return None };
-        Some(Arc::clone(lock(&ALL).entry(number).or_default()))
+        let most = match isolation {
+            Isolation::Thread => 2,
+            Isolation::Process => 1,
+        };
+        let new = || Arc::new(Self { most, state: Mutex::default(), changed: Condvar::new() });
+        Some(Arc::clone(lock(&ALL).entry(number).or_insert_with(new)))
     }
 
     /// Waits until there is room for another run.
@@ -49,7 +53,7 @@ impl GpuQueue {
             while state.ends.front().is_some_and(|end| end.is_done()) {
                 state.ends.pop_front();
             }
-            if state.coming + state.ends.len() < MOST {
+            if state.coming + state.ends.len() < self.most {
                 state.coming += usize::from(takes_it);
                 return Ok(());
             }

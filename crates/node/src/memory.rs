@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use tessera_core::{DType, Error, Result, Tensor, TensorMut, element_count};
-use tessera_engine::to_host;
+use tessera_core::{DType, Error, Location, Result, Tensor, TensorMut, element_count};
+use tessera_engine::{copy_on_device, to_host};
 use tessera_tensormq::{Buffers, Courier, Pool, Wait};
 
 use crate::buffers::BufferPool;
@@ -35,6 +35,8 @@ impl Memory for HostMemory {
 /// Buffers that are made at a time, and most of one size.
 const AT_A_TIME: usize = 4;
 const MOST_OF_A_SIZE: usize = 512;
+/// Most of one size on a GPU: the rest goes through the host.
+const MOST_ON_GPU: usize = 64;
 
 /// Memory that other processes read without a copy.
 pub struct SharedMemory {
@@ -85,9 +87,12 @@ impl Memory for SharedMemory {
     }
 
     fn adopt(&self, tensor: Tensor, wait: Wait) -> Result<Tensor> {
-        let tensor = to_host(&tensor)?.settled()?;
         let is_ours = tensor.region().is_some_and(|(region, _)| region.pooled().is_some());
-        let Some(bytes) = tensor.bytes().filter(|_| !is_ours) else {
+        if is_ours {
+            return Ok(tensor);
+        }
+        let tensor = to_host(&tensor)?.settled()?;
+        let Some(bytes) = tensor.bytes() else {
             return Ok(tensor);
         };
         let mut copy = self.tensor(tensor.dtype(), tensor.shape(), wait)?;
@@ -95,6 +100,69 @@ impl Memory for SharedMemory {
             target.copy_from_slice(bytes);
         }
         Ok(copy.freeze())
+    }
+}
+
+/// Memory on a GPU that other processes read there; where that can't be, on the host.
+pub struct DeviceMemory {
+    gpu: u32,
+    host: SharedMemory,
+    /// Pools by the size of their buffers; `None` once it turned out that others can't open them.
+    pools: Mutex<Option<BTreeMap<usize, Vec<Pool>>>>,
+}
+
+impl DeviceMemory {
+    /// Memory in pools of this courier.
+    pub fn new(courier: Courier, gpu: u32) -> Self {
+        let host = SharedMemory::new(courier);
+        Self { gpu, host, pools: Mutex::new(Some(BTreeMap::new())) }
+    }
+
+    /// A buffer on the GPU; `None` where there can be none that others open, or where all are in use.
+    fn free(&self, size: usize) -> Option<tessera_core::Buffer> {
+        let mut pools = self.pools.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let same = pools.as_mut()?.entry(size).or_default();
+        for pool in same.iter() {
+            if let Ok(buffer) = pool.borrow(size, Wait::No) {
+                return Some(buffer);
+            }
+        }
+        if same.len() * AT_A_TIME >= MOST_ON_GPU {
+            return None;
+        }
+        match self.host.courier.pool_on(self.gpu, &[Buffers { bytes: size, count: AT_A_TIME }]) {
+            Ok(pool) => {
+                let buffer = pool.borrow(size, Wait::No).ok();
+                same.push(pool);
+                buffer
+            }
+            Err(error) => {
+                tracing::warn!(%error, "tensors go to other processes through the host's memory");
+                *pools = None;
+                None
+            }
+        }
+    }
+}
+
+impl Memory for DeviceMemory {
+    fn tensor(&self, dtype: DType, shape: &[usize], wait: Wait) -> Result<TensorMut> {
+        self.host.tensor(dtype, shape, wait)
+    }
+
+    fn adopt(&self, tensor: Tensor, wait: Wait) -> Result<Tensor> {
+        let is_ours = tensor.region().is_some_and(|(region, _)| region.pooled().is_some());
+        if tensor.location() == Location::Host || is_ours {
+            return self.host.adopt(tensor, wait);
+        }
+        match self.free(size_class(tensor.byte_len())) {
+            Some(buffer) => {
+                let mut copy = TensorMut::over(tensor.dtype(), tensor.shape(), buffer)?;
+                copy_on_device(&tensor, &mut copy)?;
+                Ok(copy.freeze())
+            }
+            None => self.host.adopt(tensor, wait),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tessera_core::{Device, Error, ErrorKind, Result, Tensor};
+use tessera_core::{Device, Error, ErrorKind, Location, Result, Tensor};
 use tessera_engine::to_host;
 use tessera_graph::{ScoreKind, normalised_entropy};
 use tessera_plan::{Batching, ExitLeg, Leg, Log, Outcome, Record};
@@ -94,7 +94,8 @@ impl Worker {
     pub fn start(parts: WorkerParts) -> Result<Self> {
         let options = InboxOptions { depth: MOST_DEPTH, ..InboxOptions::default() };
         let inbox = parts.peers.courier().inbox(&parts.name, &options)?;
-        let address = inbox.address().clone();
+        let mut address = inbox.address().clone();
+        address.device = Some(parts.unit.device()).filter(|device| *device != Device::Cpu);
         let count = parts.at_once.get();
         let shared = Arc::new(Shared {
             door: Mutex::new(Door { inbox, held: VecDeque::new() }),
@@ -174,7 +175,9 @@ impl Shared {
         self.reunite(&mut door, &mut batch);
         self.gather(&mut door, &mut batch);
         let since = batch.iter().map(|item| item.log.accepted).min().unwrap_or(0);
-        let room = self.parts.unit.wait_for_room();
+        let in_batches =
+            batch.iter().any(|item| item.log.records.last().is_some_and(|record| record.batch > 1));
+        let room = self.parts.unit.wait_for_room(in_batches);
         let share = match room.and_then(|()| self.parts.cores.take(since)) {
             Ok(share) => share,
             Err(error) => {
@@ -479,8 +482,7 @@ impl Shared {
             let outcome = Outcome::Failed("the path of a message can't be read".to_owned());
             return self.home(&message, &log, &outcome, Vec::new());
         };
-        // Within the process a tensor stays on its GPU.
-        let kept = match self.parts.peers.is_here(&next.instance) {
+        let kept = match self.stays(&next.instance, &kept) {
             true => Ok(kept),
             false => on_host(kept),
         };
@@ -496,6 +498,21 @@ impl Shared {
             };
             self.home(&message, &log, &outcome, Vec::new());
         }
+    }
+
+    /// Whether tensors stay on their GPU on the way to an instance: within the process, and to another one that
+    /// can open the memory that they are in and reads them there.
+    fn stays(&self, instance: &str, tensors: &[Tensor]) -> bool {
+        let peers = &self.parts.peers;
+        let device = peers.device_of(instance);
+        let reaches = |tensor: &Tensor| match tensor.location() {
+            Location::Cuda(number) => {
+                let pooled = tensor.region().is_some_and(|(region, _)| region.pooled().is_some());
+                pooled && device == Some(Device::Cuda(number))
+            }
+            _ => true,
+        };
+        peers.is_here(instance) || tensors.iter().all(reaches)
     }
 
     /// Writes down what happened here.

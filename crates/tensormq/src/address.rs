@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use tessera_core::{Error, Result};
+use tessera_core::{Device, Error, Result};
 
 /// A way from a sender to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -67,6 +67,9 @@ pub struct Address {
     /// Where it listens for other hosts, `tcp://HOST:PORT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<String>,
+    /// The device that whoever receives here reads tensors on, where that is a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<Device>,
     /// Its public key, where TCP is encrypted (40 characters, ZeroMQ's Z85).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,

@@ -149,6 +149,13 @@ impl Courier {
         self.0.id
     }
 
+    /// A pool of buffers on a GPU that any process of this host can read there.
+    ///
+    /// Fails where the GPU's memory can't be shared between processes (CUDA IPC).
+    pub fn pool_on(&self, gpu: u32, buffers: &[Buffers]) -> Result<Pool> {
+        Ok(Pool(self.0.create_pool_on(gpu, buffers)?, Some(Arc::clone(&self.0))))
+    }
+
     /// A pool of buffers that any process of this host can read.
     pub fn pool(&self, buffers: &[Buffers]) -> Result<Pool> {
         Ok(Pool(self.0.create_pool(buffers)?, Some(Arc::clone(&self.0))))
@@ -175,6 +182,7 @@ impl Courier {
             host: self.0.host.clone(),
             ipc: None,
             tcp: None,
+            device: None,
             key: None,
         };
         let mut listeners = Vec::new();
@@ -254,10 +262,23 @@ impl Inner {
         let id = PoolId { owner: self.id, number };
         let settle: Weak<dyn Settle> = Weak::<Self>::clone(&self.own);
         let pool = OpenPool::create(id, buffers, settle)?;
+        Ok(self.keep_pool(pool))
+    }
+
+    fn create_pool_on(&self, gpu: u32, buffers: &[Buffers]) -> Result<Arc<OpenPool>> {
+        let number = self.next_pool.fetch_add(1, Ordering::Relaxed);
+        let id = PoolId { owner: self.id, number };
+        let settle: Weak<dyn Settle> = Weak::<Self>::clone(&self.own);
+        let gpu = tessera_cuda::Gpu::open(gpu)?;
+        Ok(self.keep_pool(OpenPool::create_on(&gpu, id, buffers, settle)?))
+    }
+
+    fn keep_pool(&self, pool: Arc<OpenPool>) -> Arc<OpenPool> {
+        let number = pool.id.number;
         let mut pools = lock(&self.pools);
         pools.retain(|_, pool| pool.strong_count() > 0);
         pools.insert(number, Arc::downgrade(&pool));
-        Ok(pool)
+        pool
     }
 
     /// Memory for a tensor that is in no pool; `Full` where all of that size is in use.

@@ -29,7 +29,7 @@
 //! |---|---|---|
 //! | 0 | 1 | dtype, its number in ONNX |
 //! | 1 | 1 | rank |
-//! | 2 | 1 | place: 0 a frame that follows the header, 1 a buffer of a pool in host memory |
+//! | 2 | 1 | place: 0 a frame that follows the header, 1 a buffer of a pool, on the host or a GPU as the pool is |
 //! | 3 | 5 | zeros |
 //! | 8 | 8 | bytes |
 //! | 16 | 16 | owner and number of the pool |

@@ -16,6 +16,7 @@ mod asynchronous;
 mod bell;
 mod channel;
 mod courier;
+mod device;
 mod driver;
 mod flight;
 mod handover;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::sync::lock;
 use crate::{Address, Courier, Message, NotSent, Sender, Wait};
-use tessera_core::{Error, Result};
+use tessera_core::{Device, Error, Result};
 
 /// The instances that this process knows, and its senders to them.
 pub struct Peers {
@@ -53,6 +53,11 @@ impl Peers {
     pub fn is_here(&self, name: &str) -> bool {
         let known = lock(&self.known);
         known.get(name).is_some_and(|known| known.address.courier == self.courier.id())
+    }
+
+    /// The GPU that an instance reads tensors on; none for the CPU.
+    pub fn device_of(&self, name: &str) -> Option<Device> {
+        lock(&self.known).get(name).and_then(|known| known.address.device)
     }
 
     /// The sender to an instance; `Lost` where there is none of that name any more.

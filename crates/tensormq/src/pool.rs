@@ -21,9 +21,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use tessera_core::{Buffer, Error, Location, PoolId, PoolSlot, Region, Result};
+use tessera_cuda::Gpu;
 
 use crate::bell::Bell;
 use crate::courier::Inner;
+use crate::device::DevicePayload;
 use crate::handover::{arm, disarm, raise};
 use crate::segment::{Segment, Writers};
 use crate::sync::lock;
@@ -85,6 +87,8 @@ pub(crate) struct Plan {
     pub(crate) id: PoolId,
     /// The bit of the process that opens it.
     pub(crate) holder: u32,
+    /// The GPU that the buffers are on; none where they are on the host.
+    pub(crate) gpu: Option<u32>,
     pub(crate) buffers: Vec<Buffers>,
 }
 
@@ -108,7 +112,9 @@ pub(crate) struct OpenPool {
     buffers: Vec<Buffers>,
     slots: Vec<(usize, usize)>,
     control: Segment,
+    /// The buffers; or where they are on a GPU, what others need to open them.
     payload: Segment,
+    device: Option<DevicePayload>,
     /// Rings when a buffer comes back while the owner waits.
     bell: Bell,
     /// Our bit.
@@ -134,7 +140,25 @@ impl OpenPool {
         let (slots, len) = slots_of(buffers)?;
         let control = Segment::create(control_len(slots.len()), Writers::All)?;
         let payload = Segment::create(len, Writers::Creator)?;
-        let plan = Plan { id, holder: OWNER, buffers: buffers.to_vec() };
+        let plan = Plan { id, holder: OWNER, gpu: None, buffers: buffers.to_vec() };
+        Ok(Arc::new(Self::over(plan, slots, control, (payload, None), Bell::new()?, settle, None)))
+    }
+
+    /// The same with buffers on a GPU.
+    pub(crate) fn create_on(
+        gpu: &Arc<Gpu>,
+        id: PoolId,
+        buffers: &[Buffers],
+        settle: Weak<dyn Settle>,
+    ) -> Result<Arc<Self>> {
+        let (slots, len) = slots_of(buffers)?;
+        let control = Segment::create(control_len(slots.len()), Writers::All)?;
+        let payload = Segment::create(DevicePayload::handles_len(slots.len()), Writers::Creator)?;
+        let (device, handles) = DevicePayload::create(gpu, len, slots.len())?;
+        payload.write(0, &handles).ok_or_else(|| Error::usage("no room for handles"))?;
+        let gpu = Some(gpu.number());
+        let plan = Plan { id, holder: OWNER, gpu, buffers: buffers.to_vec() };
+        let payload = (payload, Some(device));
         Ok(Arc::new(Self::over(plan, slots, control, payload, Bell::new()?, settle, None)))
     }
 
@@ -152,7 +176,16 @@ impl OpenPool {
             return Err(Error::invalid("a pool that gives us a place which does not exist"));
         }
         let control = Segment::open(control, control_len(slots.len()), true)?;
-        let payload = Segment::open(payload, len, false)?;
+        let payload = match plan.gpu {
+            None => (Segment::open(payload, len, false)?, None),
+            Some(number) => {
+                let len = DevicePayload::handles_len(slots.len());
+                let payload = Segment::open(payload, len, false)?;
+                let handles = payload.read(0, len).unwrap_or_default();
+                let device = DevicePayload::open(number, &handles, slots.len())?;
+                (payload, Some(device))
+            }
+        };
         Ok(Arc::new(Self::over(plan, slots, control, payload, bell, settle, Some(owner))))
     }
 
@@ -160,12 +193,13 @@ impl OpenPool {
         plan: Plan,
         slots: Vec<(usize, usize)>,
         control: Segment,
-        payload: Segment,
+        (payload, device): (Segment, Option<DevicePayload>),
         bell: Bell,
         settle: Weak<dyn Settle>,
         owner: Option<Arc<Link>>,
     ) -> Self {
         Self {
+            device,
             id: plan.id,
             buffers: plan.buffers,
             local: slots.iter().map(|_| Mutex::default()).collect(),
@@ -239,7 +273,12 @@ impl OpenPool {
         (0..64).find_map(|_| self.take(len))
     }
 
-    fn release(&self, slot: usize) {
+    /// Where its buffers are on a GPU.
+    pub(crate) fn device(&self) -> Option<&DevicePayload> {
+        self.device.as_ref()
+    }
+
+    pub(crate) fn release(&self, slot: usize) {
         let mut references = lock(&self.local[slot]);
         *references -= 1;
         if *references == 0 {
@@ -277,7 +316,8 @@ impl OpenPool {
             holders.push(None);
         }
         holders[free] = Some(link);
-        Ok(Plan { id: self.id, holder, buffers: self.buffers.clone() })
+        let gpu = self.device.as_ref().map(DevicePayload::number);
+        Ok(Plan { id: self.id, holder, gpu, buffers: self.buffers.clone() })
     }
 
     /// A process that had the pool open is gone: what it held is free.
@@ -481,10 +521,13 @@ pub(crate) struct Slot {
 
 impl Region for Slot {
     fn location(&self) -> Location {
-        Location::Host
+        self.pool.device.as_ref().map_or(Location::Host, DevicePayload::location)
     }
 
     fn address(&self) -> NonNull<u8> {
+        if let Some(device) = &self.pool.device {
+            return device.address(self.pool.slots[self.index].0);
+        }
         // SAFETY: slots lie within the payload.
         unsafe { self.pool.payload.address().add(self.pool.slots[self.index].0) }
     }
@@ -494,6 +537,9 @@ impl Region for Slot {
     }
 
     fn bytes(&self) -> Option<&[u8]> {
+        if self.pool.device.is_some() {
+            return None;
+        }
         // SAFETY: the owner writes through `bytes_mut` of the one `Slot` that a borrow gave out,
         // which can't be there beside a shared reference to it, nor to another of this generation:
         // those come from messages, which are made of frozen tensors. The bit that we hold keeps the
@@ -502,7 +548,7 @@ impl Region for Slot {
     }
 
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        if !self.writable {
+        if !self.writable || self.pool.device.is_some() {
             return None;
         }
         // SAFETY: as above: a slot is writable between borrow and freeze, when it has one reference,
@@ -521,6 +567,9 @@ impl Region for Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.pool.release(self.index);
+        match &self.pool.device {
+            Some(device) => device.release_later(&self.pool, self.index),
+            None => self.pool.release(self.index),
+        }
     }
 }

@@ -66,6 +66,8 @@ impl Packet {
                 bytes.extend(plan.id.owner.to_le_bytes());
                 bytes.extend(plan.id.number.to_le_bytes());
                 bytes.extend(plan.holder.to_le_bytes());
+                // 0 is the host, others are GPUs.
+                bytes.extend(plan.gpu.map_or(0, |number| number + 1).to_le_bytes());
                 for buffers in &plan.buffers {
                     bytes.extend((buffers.bytes as u64).to_le_bytes());
                     bytes.extend((buffers.count as u64).to_le_bytes());
@@ -101,13 +103,14 @@ impl Packet {
             ATTACHED => {
                 let id = PoolId { owner: number(&mut rest)?, number: number(&mut rest)? };
                 let holder = short(&mut rest)?;
+                let gpu = short(&mut rest)?.checked_sub(1);
                 let mut buffers = Vec::new();
                 while !rest.is_empty() {
                     let size = |value: u64| usize::try_from(value).map_err(|_| wrong());
                     let bytes = size(number(&mut rest)?)?;
                     buffers.push(Buffers { bytes, count: size(number(&mut rest)?)? });
                 }
-                Self::Attached(Plan { id, holder, buffers })
+                Self::Attached(Plan { id, holder, gpu, buffers })
             }
             SETTLE => Self::Settle,
             REFUSED => {
@@ -168,7 +171,8 @@ mod tests {
             Packet::Open { inbox: "a block".to_owned(), courier: 5 },
             Packet::Opened { len: 1 << 33, depth: 16 },
             Packet::Attach { pool: id },
-            Packet::Attached(Plan { id, holder: 3, buffers }),
+            Packet::Attached(Plan { id, holder: 3, gpu: None, buffers: buffers.clone() }),
+            Packet::Attached(Plan { id, holder: 3, gpu: Some(2), buffers }),
             Packet::Settle,
             Packet::Refused { kind: ErrorKind::NotFound, why: "no".to_owned() },
         ] {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use tessera_core::{Error, ErrorKind, Location, Region, Result, Tensor};
+use tessera_core::{Error, ErrorKind, Location, PoolSlot, Region, Result, Tensor};
 
 use crate::bell::Bell;
 use crate::channel::{Attempt, Incoming, NotSent, Outgoing, Peer, Received};
@@ -366,14 +366,12 @@ impl Inner {
         let mut copied = 0usize;
         for (index, tensor) in all.iter().enumerate() {
             let tensor = tensor.clone().settled()?;
-            if tensor.location() != Location::Host {
-                return Err(Error::unsupported(
-                    "a tensor that is not in host memory can't go through shared memory",
-                ));
-            }
             let (dtype, shape) = (tensor.dtype(), tensor.shape());
             let pooled =
                 tensor.region().and_then(|(region, offset)| Some((region.pooled()?, offset)));
+            if tensor.location() != Location::Host {
+                self.note_written(pooled.map(|(slot, _)| slot))?;
+            }
             let (bytes, place) = match pooled.filter(|(slot, _)| self.is_open(slot.pool)) {
                 Some((slot, offset)) => {
                     (tensor.byte_len(), Place::Slot { slot, offset: offset as u64 })
@@ -414,6 +412,21 @@ impl Inner {
         Ok(Some((tensors, descriptors)))
     }
 
+    /// Notes when a buffer on a GPU is written; an error where it is in no pool that others can open.
+    fn note_written(&self, slot: Option<PoolSlot>) -> Result<()> {
+        let apart = || Error::unsupported("a tensor on a GPU that is in no pool can't be sent");
+        let slot = slot.filter(|slot| self.is_open(slot.pool)).ok_or_else(apart)?;
+        // One of another process was written before we got it.
+        let own = match slot.pool.owner == self.id {
+            true => lock(&self.pools).get(&slot.pool.number).and_then(Weak::upgrade),
+            false => None,
+        };
+        match own.as_ref().and_then(|pool| pool.device()) {
+            Some(device) => device.written(slot.slot as usize),
+            None => Ok(()),
+        }
+    }
+
     /// The tensor that a header describes, held by this process.
     pub(crate) fn resolve(
         self: &Arc<Self>,
@@ -427,6 +440,9 @@ impl Inner {
         let region = pool.hold(slot.slot, slot.generation).ok_or_else(|| {
             Error::lost("a tensor's memory is in use for something else: its sender is gone")
         })?;
+        if let Some(device) = pool.device() {
+            device.await_written(slot.slot as usize)?;
+        }
         pools.push(pool);
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         payload::tensor(descriptor, Arc::new(region), offset)
