@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{ContentHash, DType, Device, Error, ErrorKind, Result, Tensor, TensorMut};
-use tessera_engine::{Engine, LoadOptions, Program, Session, end_of_work};
+use tessera_engine::{Engine, LoadOptions, Program, Session};
 use tessera_graph::{Block, BlockGraph, Source, fuse};
-use tessera_plan::{Isolation, Unit};
+use tessera_plan::Unit;
 use tessera_tensormq::Wait;
 
 use crate::gpu_queue::GpuQueue;
@@ -35,8 +35,6 @@ pub struct LoadedUnit {
     shapes: Mutex<HashMap<Vec<Vec<usize>>, Option<Shapes>>>,
     /// Sessions on a GPU, by the shapes of inputs.
     on_gpu: Mutex<HashMap<Shapes, Arc<Mutex<Sessions>>>>,
-    /// Whether it is in a process of its own.
-    is_apart: bool,
     /// What its GPU has to do.
     queue: Option<Arc<GpuQueue>>,
     is_fused: bool,
@@ -85,7 +83,6 @@ impl LoadedUnit {
             shapes: Mutex::default(),
             on_gpu: Mutex::default(),
             queue,
-            is_apart: unit.settings.isolation == Isolation::Process,
         };
         // The smallest and the largest share are common; others are loaded when they come up.
         let common = match loaded.options.device {
@@ -120,16 +117,8 @@ impl LoadedUnit {
     }
 
     /// Waits until its GPU has room for another run.
-    ///
-    /// In a process of its own and under load, where requests come in batches, also until what was received is
-    /// written: a GPU that is told to wait for another process is slower than one that is told when it is time.
-    pub(crate) fn wait_for_room(&self, in_batches: bool) -> Result<()> {
-        let Some(queue) = &self.queue else { return Ok(()) };
-        queue.wait_for_room()?;
-        match self.is_apart && in_batches {
-            true => end_of_work(self.options.device)?.map_or(Ok(()), |end| end.wait()),
-            false => Ok(()),
-        }
+    pub(crate) fn wait_for_room(&self) -> Result<()> {
+        self.queue.as_ref().map_or(Ok(()), |queue| queue.wait_for_room())
     }
 
     fn sessions(&self, threads: NonZeroUsize) -> Result<Sessions> {

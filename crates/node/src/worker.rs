@@ -175,9 +175,7 @@ impl Shared {
         self.reunite(&mut door, &mut batch);
         self.gather(&mut door, &mut batch);
         let since = batch.iter().map(|item| item.log.accepted).min().unwrap_or(0);
-        let in_batches =
-            batch.iter().any(|item| item.log.records.last().is_some_and(|record| record.batch > 1));
-        let room = self.parts.unit.wait_for_room(in_batches);
+        let room = self.parts.unit.wait_for_room();
         let share = match room.and_then(|()| self.parts.cores.take(since)) {
             Ok(share) => share,
             Err(error) => {
