@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use tessera_core::{ContentHash, DType, Dim, Error, Result, Tensor, TensorType, display_shape};
+use tessera_core::{
+    ContentHash, DType, Dim, Error, Result, Tensor, TensorMut, TensorType, display_shape,
+};
 use tessera_graph::Block;
 use tessera_graph::onnx::tensor_shape_proto::{Dimension, dimension::Value};
 use tessera_graph::onnx::{ModelProto, TensorShapeProto, type_proto};
@@ -151,6 +153,23 @@ pub(crate) fn check_run(
             "{label}: {} outputs, expected {}",
             outputs.0, outputs.1
         )));
+    }
+    Ok(())
+}
+
+/// Checks the memory that a caller gives for outputs.
+pub(crate) fn check_bound(
+    label: &str,
+    outputs: &[(String, DType)],
+    given: &[Option<TensorMut>],
+) -> Result<()> {
+    for ((name, dtype), given) in outputs.iter().zip(given) {
+        if let Some(given) = given.as_ref().filter(|given| given.dtype() != *dtype) {
+            return Err(Error::usage(format!(
+                "{label}: output {name} is {dtype}, bound to {}",
+                display_shape(given.dtype(), given.shape())
+            )));
+        }
     }
     Ok(())
 }

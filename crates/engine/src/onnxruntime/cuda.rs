@@ -12,12 +12,13 @@ use std::sync::Arc;
 use ort::AsPointer;
 use ort::session::Session as OrtSession;
 use ort::session::builder::SessionBuilder;
-use tessera_core::{DType, Error, Location, Result, Tensor, TensorMut, display_shape};
+use tessera_core::{DType, Location, Result, Tensor, TensorMut};
 use tessera_cuda::{Gpu, to_device};
 
 use super::prepare::Prepared;
+use super::run_options::RunOptions;
 use super::value::{MemoryInfo, OrtValue, check};
-use crate::program::check_run;
+use crate::program::{check_bound, check_run};
 use crate::{ConvolutionSearch, CudaOptions, Session};
 
 /// Adds the CUDA provider to a session, on the process' stream.
@@ -178,7 +179,7 @@ impl CudaBlock {
         // SAFETY: session, options and binding are valid, and nobody else runs this session.
         check(unsafe {
             let session = self.session.ptr().cast_mut();
-            (ort::api().RunWithBinding)(session, self.options.0, binding.0)
+            (ort::api().RunWithBinding)(session, self.options.as_ptr(), binding.0)
         })?;
         binding.outputs()
     }
@@ -195,15 +196,7 @@ impl Session for CudaBlock {
         mut outputs: Vec<Option<TensorMut>>,
     ) -> Result<Vec<Tensor>> {
         check_run(&self.label, &self.inputs, inputs, (outputs.len(), self.outputs.len()))?;
-        for ((name, dtype), bound) in self.outputs.iter().zip(&outputs) {
-            if let Some(bound) = bound.as_ref().filter(|bound| bound.dtype() != *dtype) {
-                return Err(Error::usage(format!(
-                    "{}: output {name} is {dtype}, bound to {}",
-                    self.label,
-                    display_shape(bound.dtype(), bound.shape())
-                )));
-            }
-        }
+        check_bound(&self.label, &self.outputs, &outputs)?;
         let label = self.label.clone();
         let fail = |error: ort::Error| super::engine_error(&label, &error);
         let given = inputs.iter().map(|input| match input.dtype() {
@@ -231,32 +224,6 @@ impl Session for CudaBlock {
                 None => value.into_tensor_at(Location::Cuda(self.gpu.number())).map_err(&fail),
             })
             .collect()
-    }
-}
-
-/// Options of every run: it returns once all work is in the stream.
-struct RunOptions(*mut ort_sys::OrtRunOptions);
-
-// SAFETY: a plain value that runs only read.
-unsafe impl Send for RunOptions {}
-
-impl RunOptions {
-    fn without_waiting() -> ort::Result<Self> {
-        let mut options = ptr::null_mut();
-        // SAFETY: the pointer is written to; a value that was made is released below.
-        check(unsafe { (ort::api().CreateRunOptions)(&raw mut options) })?;
-        let made = Self(options);
-        let key = c"disable_synchronize_execution_providers";
-        // SAFETY: both strings end in a zero byte and are copied.
-        check(unsafe { (ort::api().AddRunConfigEntry)(made.0, key.as_ptr(), c"1".as_ptr()) })?;
-        Ok(made)
-    }
-}
-
-impl Drop for RunOptions {
-    fn drop(&mut self) {
-        // SAFETY: made by `CreateRunOptions`, and released once.
-        unsafe { (ort::api().ReleaseRunOptions)(self.0) };
     }
 }
 

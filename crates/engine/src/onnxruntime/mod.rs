@@ -12,6 +12,7 @@ mod cuda;
 mod layout;
 mod library;
 mod prepare;
+mod run_options;
 mod session;
 mod value;
 

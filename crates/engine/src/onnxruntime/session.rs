@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use ort::AsPointer;
 use ort::session::Session as OrtSession;
-use tessera_core::{DType, Error, Result, Tensor, TensorMut, display_shape};
+use tessera_core::{DType, Error, Result, Tensor, TensorMut};
 
 use super::prepare::Prepared;
+use super::run_options::RunOptions;
 use super::value::{OrtValue, check};
 use crate::Session;
-use crate::program::check_run;
+use crate::program::{check_bound, check_run};
 
 /// A session that several may run at the same time.
 pub(super) struct SharedSession {
@@ -48,30 +49,6 @@ pub(super) struct OrtBlock {
     shrinks: bool,
 }
 
-/// Options of one run.
-struct RunOptions(*mut ort_sys::OrtRunOptions);
-
-impl RunOptions {
-    /// The arena gives back what is free at the end of the run.
-    fn shrinking() -> ort::Result<Self> {
-        let mut options = ptr::null_mut();
-        // SAFETY: the pointer is written to; a value that was made is released below.
-        check(unsafe { (ort::api().CreateRunOptions)(&mut options) })?;
-        let made = Self(options);
-        let key = c"memory.enable_memory_arena_shrinkage";
-        // SAFETY: both strings end in a zero byte and are copied.
-        check(unsafe { (ort::api().AddRunConfigEntry)(made.0, key.as_ptr(), c"cpu:0".as_ptr()) })?;
-        Ok(made)
-    }
-}
-
-impl Drop for RunOptions {
-    fn drop(&mut self) {
-        // SAFETY: made by `CreateRunOptions`, and released once.
-        unsafe { (ort::api().ReleaseRunOptions)(self.0) };
-    }
-}
-
 impl OrtBlock {
     pub(super) fn new(
         session: Arc<SharedSession>,
@@ -98,7 +75,7 @@ impl OrtBlock {
             .collect();
         let shrinking =
             std::mem::take(&mut self.shrinks).then(RunOptions::shrinking).transpose()?;
-        let options = shrinking.as_ref().map_or(ptr::null(), |options| options.0.cast_const());
+        let options = shrinking.as_ref().map_or(ptr::null(), RunOptions::as_ptr);
         // SAFETY: names, values and options live until the call returns and there is one value per name. Runs
         // of one session at the same time are something that ONNX Runtime promises to take.
         check(unsafe {
@@ -140,15 +117,7 @@ impl Session for OrtBlock {
         mut outputs: Vec<Option<TensorMut>>,
     ) -> Result<Vec<Tensor>> {
         check_run(&self.label, &self.inputs, inputs, (outputs.len(), self.outputs.len()))?;
-        for ((name, dtype), bound) in self.outputs.iter().zip(&outputs) {
-            if let Some(bound) = bound.as_ref().filter(|bound| bound.dtype() != *dtype) {
-                return Err(Error::usage(format!(
-                    "{}: output {name} is {dtype}, bound to {}",
-                    self.label,
-                    display_shape(bound.dtype(), bound.shape())
-                )));
-            }
-        }
+        check_bound(&self.label, &self.outputs, &outputs)?;
         let label = self.label.clone();
         let fail = |error: ort::Error| super::engine_error(&label, &error);
         let values = inputs.iter().map(OrtValue::over).collect::<ort::Result<Vec<_>>>();

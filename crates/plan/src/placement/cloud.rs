@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use tessera_core::{Error, Result};
 
-use super::first_fit::{by_weight, connected, occupy, unoccupied};
+use super::first_fit::{by_weight, connected};
 use super::landscape::{Landscape, Occupied};
 use super::strategy::{Options, Proposal, Strategy};
 
@@ -31,7 +31,7 @@ impl Strategy for Cloud {
         let highest = network.tiers.iter().max().copied().unwrap_or(0);
         let cloud: Vec<usize> =
             (0..network.nodes).filter(|&node| network.tiers[node] == highest).collect();
-        let mut occupied = unoccupied(network.nodes);
+        let mut occupied = Occupied::nothing(network.nodes);
         let mut nodes = vec![Vec::new(); landscape.chains.len()];
         for model in by_weight(landscape) {
             let chain = landscape.beside(model, &occupied);
@@ -45,7 +45,7 @@ impl Strategy for Cloud {
                 return Err(does_not_fit(landscape, model, &cloud, &occupied));
             };
             nodes[model] = vec![node; chain.layers];
-            occupy(&mut occupied, &landscape.models[model], &nodes[model]);
+            occupied.add(&landscape.models[model], &nodes[model]);
         }
         Ok(Proposal { nodes, bound_seconds: None, front: Vec::new() })
     }

@@ -12,12 +12,9 @@
 //! `flops_per_second` where no times are measured. Storage counts like memory. Several models are
 //! placed one after the other, the one with the largest weight first, each in what is left.
 
-use std::collections::BTreeSet;
-
 use tessera_core::Result;
 
 use super::landscape::{Chain, Landscape, Network, Occupied};
-use super::problem::Model;
 use super::strategy::{Options, Proposal, Strategy};
 
 /// Fills the input node, then the most powerful nodes one after the other.
@@ -34,14 +31,14 @@ impl Strategy for FirstFit {
     }
 
     fn propose(&self, landscape: &Landscape<'_>, _: &Options<'_>) -> Result<Proposal> {
-        let mut occupied = unoccupied(landscape.network.nodes);
+        let mut occupied = Occupied::nothing(landscape.network.nodes);
         let mut nodes = vec![Vec::new(); landscape.chains.len()];
         for model in by_weight(landscape) {
             let chain = landscape.beside(model, &occupied);
             let order = by_power(landscape, model);
             nodes[model] = fill(&chain, &landscape.network, &order)
                 .map_err(|placed| landscape.does_not_fit(model, placed).within("first-fit"))?;
-            occupy(&mut occupied, &landscape.models[model], &nodes[model]);
+            occupied.add(&landscape.models[model], &nodes[model]);
         }
         Ok(Proposal { nodes, bound_seconds: None, front: Vec::new() })
     }
@@ -98,33 +95,4 @@ fn by_power(landscape: &Landscape<'_>, model: usize) -> Vec<usize> {
         time(one).total_cmp(&time(other)).then(speed(other).total_cmp(&speed(one)))
     });
     order
-}
-
-/// Nothing is on any node.
-pub(super) fn unoccupied(nodes: usize) -> Occupied {
-    Occupied {
-        memory: vec![0.0; nodes],
-        storage: vec![0.0; nodes],
-        blocks: vec![Vec::new(); nodes],
-    }
-}
-
-/// Adds what a model's layers occupy on these nodes.
-pub(super) fn occupy(occupied: &mut Occupied, model: &Model, nodes: &[usize]) {
-    let mut there: Vec<BTreeSet<&str>> = vec![BTreeSet::new(); occupied.blocks.len()];
-    let mut new: Vec<(usize, &str)> = Vec::new();
-    for (layer, &node) in model.layers.iter().zip(nodes) {
-        if let Some(block) = layer.block.as_deref() {
-            if occupied.blocks[node].iter().any(|seen| seen == block) || !there[node].insert(block)
-            {
-                continue;
-            }
-            new.push((node, block));
-        }
-        occupied.memory[node] += layer.memory_bytes;
-        occupied.storage[node] += layer.storage_bytes;
-    }
-    for (node, block) in new {
-        occupied.blocks[node].push(block.to_owned());
-    }
 }

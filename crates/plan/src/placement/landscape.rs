@@ -218,6 +218,31 @@ pub(super) struct Occupied {
     pub(super) blocks: Vec<Vec<String>>,
 }
 
+impl Occupied {
+    /// Nothing is on any node.
+    pub(super) fn nothing(nodes: usize) -> Self {
+        Self {
+            memory: vec![0.0; nodes],
+            storage: vec![0.0; nodes],
+            blocks: vec![Vec::new(); nodes],
+        }
+    }
+
+    /// Adds what a model's layers take up on these nodes: a block that is there counts once.
+    pub(super) fn add(&mut self, model: &Model, nodes: &[usize]) {
+        for (layer, &node) in model.layers.iter().zip(nodes) {
+            if let Some(block) = &layer.block {
+                if self.blocks[node].contains(block) {
+                    continue;
+                }
+                self.blocks[node].push(block.clone());
+            }
+            self.memory[node] += layer.memory_bytes;
+            self.storage[node] += layer.storage_bytes;
+        }
+    }
+}
+
 impl<'a> Landscape<'a> {
     /// The tables of a problem that was checked. With a previous plan, a layer that is not where that
     /// has it costs what moving does.

@@ -13,7 +13,7 @@
 //! latency and throughput, up to how many are wanted; with energy, those that some mix of it and latency
 //! prefers. For several models, limits are on each of them and not on their sum: some are missed.
 
-use tessera_core::{Error, Result};
+use tessera_core::Result;
 
 use super::Exact;
 use super::landscape::Landscape;
@@ -81,20 +81,7 @@ impl Pareto {
                 Some(_) => vec![given.clone()],
                 None => thresholds::combinations(model)?,
             };
-            if all.len() * settings.len() > thresholds::MOST {
-                return Err(Error::invalid(format!(
-                    "{}: more than {} combinations of thresholds; list fewer settings",
-                    model.name,
-                    thresholds::MOST
-                )));
-            }
-            let with = |before: &Vec<Vec<Option<usize>>>| {
-                let with = settings
-                    .iter()
-                    .map(|settings| before.iter().chain([settings]).cloned().collect::<Vec<_>>());
-                with.collect::<Vec<_>>()
-            };
-            all = all.iter().flat_map(with).collect();
+            all = thresholds::with_each(model, &all, &settings)?;
         }
         Ok(all)
     }

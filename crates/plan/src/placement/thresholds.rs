@@ -5,7 +5,7 @@ use tessera_core::{Error, Result};
 use super::problem::Model;
 
 /// Most combinations of settings that are tried.
-pub(super) const MOST: usize = 10_000;
+const MOST: usize = 10_000;
 
 /// The settings of all exits that are to be tried, for each model: those in use, or where an accuracy is
 /// asked for, all that reach it.
@@ -32,24 +32,32 @@ pub(super) fn choices(models: &[Model]) -> Result<Vec<Vec<Vec<Option<usize>>>>> 
                 reaching
             }
         };
-        if all.len() * settings.len() > MOST {
-            return Err(Error::invalid(format!(
-                "{}: more than {MOST} combinations of thresholds; list fewer settings",
-                model.name
-            )));
-        }
-        all = all
-            .iter()
-            .flat_map(|before| {
-                settings.iter().map(|settings| {
-                    let mut both = before.clone();
-                    both.push(settings.clone());
-                    both
-                })
-            })
-            .collect();
+        all = with_each(model, &all, &settings)?;
     }
     Ok(all)
+}
+
+/// Each of the combinations of the models before with each of the settings of one more.
+pub(super) fn with_each(
+    model: &Model,
+    before: &[Vec<Vec<Option<usize>>>],
+    settings: &[Vec<Option<usize>>],
+) -> Result<Vec<Vec<Vec<Option<usize>>>>> {
+    if before.len() * settings.len() > MOST {
+        return Err(too_many(model));
+    }
+    let with = |before: &Vec<Vec<Option<usize>>>| {
+        let with = |settings| before.iter().chain([settings]).cloned().collect::<Vec<_>>();
+        settings.iter().map(with).collect::<Vec<_>>()
+    };
+    Ok(before.iter().flat_map(with).collect())
+}
+
+fn too_many(model: &Model) -> Error {
+    Error::invalid(format!(
+        "{}: more than {MOST} combinations of thresholds; list fewer settings",
+        model.name
+    ))
 }
 
 /// Every combination of the settings of a model's exits.
@@ -60,10 +68,7 @@ pub(super) fn combinations(model: &Model) -> Result<Vec<Vec<Option<usize>>>> {
             continue;
         }
         if all.len() * layer.exit.len() > MOST {
-            return Err(Error::invalid(format!(
-                "{}: more than {MOST} combinations of thresholds; list fewer settings",
-                model.name
-            )));
+            return Err(too_many(model));
         }
         all = all
             .iter()

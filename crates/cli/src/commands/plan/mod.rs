@@ -9,12 +9,15 @@ mod queueing;
 mod residency;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tessera_core::Result;
+use tessera_plan::Limit;
 
 use crate::arguments::plan::PlanCommand;
+use crate::time_limit::TimeLimit;
 use crate::{output, problem_file};
 
 pub(super) fn run(command: &PlanCommand) -> Result<()> {
@@ -33,6 +36,15 @@ fn list<'a>(known: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<()> {
     let known: Vec<(&str, &str)> = known.into_iter().collect();
     let width = known.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     known.iter().try_for_each(|(name, about)| output::print(&format!("{name:width$}  {about}")))
+}
+
+/// Plans within a time limit, and says how many milliseconds that took.
+fn timed<T>(time_limit: Duration, plan: impl FnOnce(&Limit<'_>) -> Result<T>) -> Result<(T, f64)> {
+    let limit = TimeLimit::new(time_limit);
+    let reached = || limit.reached();
+    let start = Instant::now();
+    let planned = plan(&Limit::new(&reached))?;
+    Ok((planned, start.elapsed().as_secs_f64() * 1e3))
 }
 
 /// Reads a plan: one by itself, or what `--json` printed.

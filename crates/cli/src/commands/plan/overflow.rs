@@ -4,7 +4,6 @@ mod drawing;
 mod random;
 
 use std::path::Path;
-use std::time::Instant;
 
 use serde::Serialize;
 use tessera_core::{Error, Result};
@@ -18,7 +17,6 @@ use super::{list, previous};
 use crate::arguments::plan::overflow::OverflowArguments;
 use crate::output::{self, Table};
 use crate::problem_file;
-use crate::time_limit::TimeLimit;
 
 /// How many names of blocks are printed.
 const NAMES: usize = 12;
@@ -63,11 +61,7 @@ fn timed(
     previous: Option<&Plan>,
     strategy: &dyn Strategy,
 ) -> Result<(Planned, f64)> {
-    let limit = TimeLimit::new(arguments.time_limit);
-    let reached = || limit.reached();
-    let start = Instant::now();
-    let planned = strategy.plan(problem, previous, &Limit::new(&reached))?;
-    Ok((planned, start.elapsed().as_secs_f64() * 1e3))
+    super::timed(arguments.time_limit, |limit| strategy.plan(problem, previous, limit))
 }
 
 /// What a plan of the user's would bring.

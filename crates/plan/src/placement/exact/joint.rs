@@ -380,23 +380,9 @@ fn one_by_one(landscape: &Landscape<'_>, found: &mut Found, limit: &Limit<'_>) {
 
 /// What the models that are placed take up.
 fn occupied(landscape: &Landscape<'_>, placed: &[Option<Vec<usize>>]) -> Occupied {
-    let count = landscape.network.nodes;
-    let mut all = Occupied {
-        memory: vec![0.0; count],
-        storage: vec![0.0; count],
-        blocks: vec![Vec::new(); count],
-    };
+    let mut all = Occupied::nothing(landscape.network.nodes);
     for (model, nodes) in landscape.models.iter().zip(placed) {
-        for (layer, &node) in model.layers.iter().zip(nodes.iter().flatten()) {
-            if let Some(block) = &layer.block {
-                if all.blocks[node].contains(block) {
-                    continue;
-                }
-                all.blocks[node].push(block.clone());
-            }
-            all.memory[node] += layer.memory_bytes;
-            all.storage[node] += layer.storage_bytes;
-        }
+        all.add(model, nodes.as_deref().unwrap_or_default());
     }
     all
 }

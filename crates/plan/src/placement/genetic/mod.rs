@@ -6,8 +6,7 @@ mod operators;
 
 use tessera_core::{Error, Random, Result};
 
-use super::first_fit::{occupy, unoccupied};
-use super::landscape::Landscape;
+use super::landscape::{Landscape, Occupied};
 use super::strategy::{Options, Proposal, Strategy};
 use borders::best_borders;
 use judge::Judge;
@@ -294,12 +293,12 @@ impl<'a> Evolution<'a> {
             row.insert(low + below(&mut self.random, high - low + 1), node);
         }
         let beside = (landscape.chains.len() > 1).then(|| {
-            let mut occupied = unoccupied(network.nodes);
+            let mut occupied = Occupied::nothing(network.nodes);
             let mut offset = 0;
             for (number, other) in landscape.chains.iter().enumerate() {
                 if number != model {
                     let nodes = &chromosome.genes[offset..offset + other.layers];
-                    occupy(&mut occupied, &landscape.models[number], nodes);
+                    occupied.add(&landscape.models[number], nodes);
                 }
                 offset += other.layers;
             }
