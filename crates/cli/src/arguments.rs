@@ -16,6 +16,7 @@ use tessera_core::{Device, Error, Result};
 use tessera_engine::{ConvolutionSearch, CudaOptions, EngineName, LoadOptions};
 use tessera_graph::{CutPoints, ExitSpec, Split};
 use tessera_plan::Isolation;
+use tessera_tensormq::Transport;
 use tracing::level_filters::LevelFilter;
 
 /// Serves neural networks as blocks: cut any ONNX model, share what is the same, run the pieces.
@@ -123,6 +124,9 @@ pub(crate) struct Serve {
     /// What blocks run on where their task doesn't say: cpu, or cuda:N for a GPU
     #[arg(long, default_value_t = Device::Cpu)]
     pub(crate) device: Device,
+    /// How tensors go between processes, to compare: shm, zmq-ipc or zmq-tcp (whole tensors) [default: shm]
+    #[arg(long, value_name = "TRANSPORT")]
+    pub(crate) transport: Option<Transport>,
     /// Keep neighbouring blocks apart that no other task shares, instead of running them as one
     #[arg(long)]
     pub(crate) no_fusion: bool,
@@ -210,6 +214,9 @@ pub(crate) struct Load {
     /// Most connections of an open loop
     #[arg(long, default_value_t = 512)]
     pub(crate) connections: usize,
+    /// The server's metrics page, such as http://127.0.0.1:8002/metrics: adds what GPUs drew, also per answer
+    #[arg(long, value_name = "URL")]
+    pub(crate) metrics: Option<String>,
     /// Write a report with plots to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,

@@ -70,6 +70,11 @@ pub trait Event: Send + Sync {
     fn is_done(&self) -> bool;
     /// Waits until it has.
     fn wait(&self) -> Result<()>;
+    /// Has the stream of work that this process gives to the device wait until it has; the host goes on. Waits here
+    /// where there is no such stream.
+    fn hold_stream(&self) -> Result<()> {
+        self.wait()
+    }
 }
 
 /// Memory with one owner, who may write it.

@@ -246,6 +246,26 @@ impl Tensor {
         Ok(Self { after: None, ..self })
     }
 
+    /// The same tensor for work that is given to its device from now on, which waits for it there where it must.
+    pub fn held(self) -> Result<Self> {
+        if let Some(event) = &self.after {
+            event.hold_stream()?;
+        }
+        Ok(Self { after: None, ..self })
+    }
+
+    /// The same tensor where something else waits for it already.
+    #[must_use]
+    pub fn unheld(self) -> Self {
+        Self { after: None, ..self }
+    }
+
+    /// The same tensor, which may be read once `event` has happened.
+    #[must_use]
+    pub fn awaiting(self, event: Arc<dyn Event>) -> Self {
+        Self { after: Some(event), ..self }
+    }
+
     /// Address of the first element; `None` for strings.
     pub fn address(&self) -> Option<usize> {
         match &self.data {

@@ -5,21 +5,27 @@
 //!
 //! All work of a process on a GPU goes into one stream ([`Gpu::stream`]): what is put in later runs later. So
 //! blocks of one process hand memory to each other without events, and memory that is given back on the host may
-//! be used again at once: whoever writes it next does so after all who read it before. Between processes, events
-//! order ([`CudaEvent`]).
+//! be used again at once: whoever writes it next does so after all who read it before. Between processes, numbers in
+//! memory that all of them share order ([`Flags`]).
 
+mod copies;
 mod device;
 mod driver;
 mod event;
+mod flags;
 mod gpu;
 mod memory;
 mod monitor;
 mod shared;
+mod span;
 
+pub use copies::{Copies, copies};
 pub use device::{GpuInfo, Peer, devices, pci};
 pub use driver::{driver_version, is_there};
 pub use event::CudaEvent;
+pub use flags::Flags;
 pub use gpu::Gpu;
 pub use memory::{DeviceBuffer, PinnedBuffer, copy, join, to_device, to_host};
-pub use monitor::{GpuReading, Monitor};
-pub use shared::{HANDLE, SharedEvent, SharedMemory};
+pub use monitor::{GpuProcess, GpuReading, Monitor};
+pub use shared::{HANDLE, SharedMemory};
+pub use span::{OpenSpan, Span};

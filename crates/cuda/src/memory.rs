@@ -10,6 +10,7 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys};
 use tessera_core::{DType, Error, Location, Region, Result, Tensor, TensorMut, element_count};
 
+use crate::copies::{ON_DEVICE, TO_DEVICE, TO_HOST};
 use crate::driver::check;
 use crate::{CudaEvent, Gpu};
 use tessera_core::Event;
@@ -71,6 +72,7 @@ impl DeviceBuffer {
         // SAFETY: there is room for the bytes, and whoever calls keeps pinned ones until they are copied.
         let copied =
             unsafe { result::memcpy_htod_async(self.address, bytes, self.gpu.raw_stream()) };
+        TO_DEVICE.add(bytes.len());
         check("a copy to the GPU", copied)
     }
 }
@@ -185,7 +187,7 @@ impl Region for PinnedBuffer {
 /// The copy is in the stream; the host does not wait for it.
 pub fn to_device(gpu: &Arc<Gpu>, tensor: &Tensor) -> Result<Tensor> {
     match tensor.location() {
-        Location::Cuda(number) if number == gpu.number() => return Ok(tensor.clone()),
+        Location::Cuda(number) if number == gpu.number() => return tensor.clone().held(),
         Location::Host => {}
         other => {
             let number = gpu.number();
@@ -208,6 +210,8 @@ pub fn to_device(gpu: &Arc<Gpu>, tensor: &Tensor) -> Result<Tensor> {
 /// The copy is in the stream; the tensor says what must have happened before it may be read.
 pub fn to_host(tensor: &Tensor) -> Result<Tensor> {
     let Location::Cuda(number) = tensor.location() else { return Ok(tensor.clone()) };
+    // Not by holding the stream: whoever writes it may wait for what comes after this there.
+    let tensor = tensor.clone().settled()?;
     let gpu = Gpu::open(number)?;
     let len = element_count(tensor.shape()).and_then(|count| tensor.dtype().bytes(count));
     let mut buffer = PinnedBuffer::new(&gpu, len.unwrap_or(0))?;
@@ -218,6 +222,7 @@ pub fn to_host(tensor: &Tensor) -> Result<Tensor> {
         // pinned memory as it is not given back before the event below, the GPU's as what reuses it comes later
         // in the stream.
         let copied = unsafe { result::memcpy_dtoh_async(bytes, address, gpu.raw_stream()) };
+        TO_HOST.add(bytes.len());
         check("a copy from the GPU", copied)?;
     }
     let event = Arc::new(CudaEvent::record(&gpu)?);
@@ -242,6 +247,7 @@ pub fn copy(from: &Tensor, to: &mut TensorMut) -> Result<()> {
     // SAFETY: both have so many bytes there, and whoever uses the memory again does so later in the stream.
     let copied =
         unsafe { result::memcpy_dtod_async(target, source, from.byte_len(), gpu.raw_stream()) };
+    ON_DEVICE.add(from.byte_len());
     check("a copy on the GPU", copied)
 }
 
@@ -268,6 +274,7 @@ pub fn join(parts: &[&Tensor], shape: &[usize]) -> Result<Tensor> {
         // SAFETY: the part has so many bytes there, and the buffer has room for all of them. Memory that is given
         // back before the copy is done is used again after it in the stream.
         let copied = unsafe { result::memcpy_dtod_async(at, from, bytes, gpu.raw_stream()) };
+        ON_DEVICE.add(bytes);
         check("a copy on the GPU", copied)?;
         at += bytes as sys::CUdeviceptr;
     }

@@ -3,6 +3,7 @@
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use serde::Serialize;
 use tessera_core::{Error, Result};
 
@@ -19,6 +20,9 @@ pub struct GpuReading {
     pub used_bytes: Option<u64>,
     /// Memory that this process uses.
     pub own_bytes: Option<u64>,
+    /// The processes that compute on it. In a container there may be none, or they go by numbers that mean
+    /// something outside only.
+    pub processes: Vec<GpuProcess>,
     /// Clock of its multiprocessors.
     pub clock_mhz: Option<u32>,
     /// Temperature.
@@ -31,6 +35,15 @@ pub struct GpuReading {
     pub pcie: Option<(u32, u32)>,
     /// NVLinks that are up.
     pub nvlinks: u32,
+}
+
+/// A process that computes on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct GpuProcess {
+    /// Its number.
+    pub pid: u32,
+    /// Memory of the GPU that it uses, where that is known.
+    pub bytes: Option<u64>,
 }
 
 /// Reads what GPUs do.
@@ -57,13 +70,16 @@ impl Monitor {
             .library
             .device_by_pci_bus_id(pci)
             .map_err(|error| Error::unsupported(format!("NVML: GPU {pci}: {error}")))?;
-        let own = device.running_compute_processes().ok().and_then(|processes| {
-            let own = processes.into_iter().find(|process| process.pid == std::process::id())?;
-            match own.used_gpu_memory {
+        let process = |process: ProcessInfo| GpuProcess {
+            pid: process.pid,
+            bytes: match process.used_gpu_memory {
                 UsedGpuMemory::Used(bytes) => Some(bytes),
                 UsedGpuMemory::Unavailable => None,
-            }
-        });
+            },
+        };
+        let running = device.running_compute_processes().unwrap_or_default();
+        let processes: Vec<GpuProcess> = running.into_iter().map(process).collect();
+        let own = processes.iter().find(|process| process.pid == std::process::id());
         let up = (0..18).filter(|&link| device.link_wrapper_for(link).is_active().unwrap_or(false));
         let pcie = device.current_pcie_link_gen().ok().zip(device.current_pcie_link_width().ok());
         let memory = device.memory_info().ok();
@@ -72,7 +88,8 @@ impl Monitor {
             memory_bytes: memory.as_ref().map(|memory| memory.total),
             utilisation: device.utilization_rates().ok().map(|rates| f64::from(rates.gpu) / 100.0),
             used_bytes: memory.map(|memory| memory.used),
-            own_bytes: own,
+            own_bytes: own.and_then(|own| own.bytes),
+            processes,
             clock_mhz: device.clock_info(Clock::SM).ok(),
             celsius: device.temperature(TemperatureSensor::Gpu).ok(),
             watts: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),

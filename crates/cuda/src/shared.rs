@@ -1,4 +1,4 @@
-//! Memory and events of a GPU that other processes open (CUDA IPC).
+//! Memory of a GPU that other processes open (CUDA IPC).
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tessera_core::Result;
 use crate::Gpu;
 use crate::driver::check;
 
-/// What another process needs to open memory or an event: bytes to hand over.
+/// What another process needs to open memory: bytes to hand over.
 pub const HANDLE: usize = 64;
 
 fn bytes_of(text: [std::ffi::c_char; HANDLE]) -> [u8; HANDLE] {
@@ -71,73 +71,5 @@ impl Drop for SharedMemory {
             // SAFETY: opened by `open`, and closed once.
             false => unsafe { sys::cuIpcCloseMemHandle(self.address).result() }.ok(),
         };
-    }
-}
-
-/// An event that several processes have.
-pub struct SharedEvent {
-    gpu: Arc<Gpu>,
-    event: sys::CUevent,
-}
-
-// SAFETY: an event may be recorded and waited for from any thread.
-unsafe impl Send for SharedEvent {}
-// SAFETY: as above.
-unsafe impl Sync for SharedEvent {}
-
-impl SharedEvent {
-    /// An event, and what others need to open it.
-    pub fn create(gpu: &Arc<Gpu>) -> Result<(Self, [u8; HANDLE])> {
-        gpu.enter()?;
-        let mut event = std::ptr::null_mut();
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32
-            | sys::CUevent_flags::CU_EVENT_INTERPROCESS as u32;
-        // SAFETY: the context is current; the event is written.
-        check("an event to share", unsafe { sys::cuEventCreate(&raw mut event, flags).result() })?;
-        let made = Self { gpu: Arc::clone(gpu), event };
-        let mut handle = sys::CUipcEventHandle { reserved: [0; HANDLE] };
-        // SAFETY: the event was made for this.
-        check("sharing an event with other processes (CUDA IPC)", unsafe {
-            sys::cuIpcGetEventHandle(&raw mut handle, event).result()
-        })?;
-        Ok((made, bytes_of(handle.reserved)))
-    }
-
-    /// The event that another process made.
-    pub fn open(gpu: &Arc<Gpu>, handle: &[u8; HANDLE]) -> Result<Self> {
-        gpu.enter()?;
-        let mut event = std::ptr::null_mut();
-        let handle = sys::CUipcEventHandle { reserved: text_of(handle) };
-        // SAFETY: the driver checks the handle; the event is written.
-        check("an event of another process (CUDA IPC)", unsafe {
-            sys::cuIpcOpenEventHandle(&raw mut event, handle).result()
-        })?;
-        Ok(Self { gpu: Arc::clone(gpu), event })
-    }
-
-    /// Happens when all that was put into this process' stream so far is done.
-    pub fn record(&self) -> Result<()> {
-        self.gpu.enter()?;
-        // SAFETY: both are valid.
-        check("an event", unsafe { result::event::record(self.event, self.gpu.raw_stream()) })
-    }
-
-    /// Has this process' stream wait for it; the host doesn't.
-    pub fn hold_stream(&self) -> Result<()> {
-        self.gpu.enter()?;
-        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: both are valid.
-        check("waiting for an event", unsafe {
-            result::stream::wait_event(self.gpu.raw_stream(), self.event, flags)
-        })
-    }
-}
-
-impl Drop for SharedEvent {
-    fn drop(&mut self) {
-        if self.gpu.enter().is_ok() {
-            // SAFETY: made or opened above, and destroyed once. What goes wrong here can't be mended.
-            unsafe { result::event::destroy(self.event) }.ok();
-        }
     }
 }

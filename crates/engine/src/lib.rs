@@ -13,16 +13,17 @@ mod rten_engine;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use tessera_core::{Device, Error, Event, Result, Tensor, TensorMut};
+use tessera_core::{Device, Error, Result, Tensor, TensorMut};
 
 pub use choose::{EngineName, choose};
 pub use mapping::{Mapping, SharedMapping};
 pub use onnxruntime::{OnnxRuntime, find_library};
 pub use program::{Program, ProgramWeight};
 pub use rten_engine::Rten;
-pub use tessera_cuda::{copy as copy_on_device, join as join_on_device, to_host};
+pub use tessera_cuda::{
+    Copies, OpenSpan, Span, copies, copy as copy_on_device, join as join_on_device, to_host,
+};
 
 /// How a block is loaded.
 #[derive(Clone, Debug)]
@@ -126,11 +127,10 @@ pub fn release_freed_memory() {
     }
 }
 
-/// The end of all work that a device was told to do so far; `None` for the CPU, which has done it.
-pub fn end_of_work(device: Device) -> Result<Option<Arc<dyn Event>>> {
+/// Begins to time what a device is told to do from now on; `None` for the CPU, which does it at once.
+pub fn begin_work(device: Device) -> Result<Option<OpenSpan>> {
     let Device::Cuda(number) = device else { return Ok(None) };
-    let gpu = tessera_cuda::Gpu::open(number)?;
-    Ok(Some(Arc::new(tessera_cuda::CudaEvent::record(&gpu)?)))
+    Span::begin(&tessera_cuda::Gpu::open(number)?).map(Some)
 }
 
 /// Loads blocks.

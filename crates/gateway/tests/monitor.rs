@@ -11,8 +11,8 @@ use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 use tessera_core::Error;
 use tessera_gateway::{
-    Ended, EndedAs, GpuSample, InstanceSample, Monitor, MonitorOptions, Observer, Sample,
-    TakeSample, TaskSample, TraceOptions,
+    Ended, EndedAs, GpuProcessSample, GpuSample, InstanceSample, Monitor, MonitorOptions, Observer,
+    Sample, TakeSample, TaskSample, TraceOptions,
 };
 use tessera_plan::Record;
 use tessera_tensormq::{Deadline, RequestId, TraceContext};
@@ -276,6 +276,47 @@ async fn metrics_are_well_formed_and_say_what_happened() {
             assert_eq!(*buckets.last().unwrap(), (f64::INFINITY, count), "{name}");
         }
     }
+}
+
+/// The processes of a GPU as the metrics tell them: by number, with name and bytes.
+async fn gpu_processes(processes: &[(u32, Option<u64>)]) -> BTreeMap<String, (String, f64)> {
+    let process = |&(pid, bytes)| GpuProcessSample { pid, bytes };
+    let processes: Vec<GpuProcessSample> = processes.iter().map(process).collect();
+    let take: TakeSample = Arc::new(move || {
+        let mut sample = sample();
+        sample.gpus[0].processes = processes.clone();
+        sample.instances[0].process = Some(4_000_001);
+        sample
+    });
+    let monitor = Monitor::new(MonitorOptions::default()).unwrap();
+    let request = Request::builder().uri("/metrics").body(Body::empty()).unwrap();
+    let response = monitor.router(take).oneshot(request).await.unwrap();
+    let bytes = to_bytes(response.into_body(), 1 << 24).await.unwrap();
+    let scraped = Scraped::read(std::str::from_utf8(&bytes).unwrap());
+    let name = "tessera_gpu_process_memory_bytes";
+    let series: Vec<_> = scraped.series.iter().filter(|((of, _), _)| of == name).collect();
+    // Without a process there is not even a head.
+    assert_eq!(scraped.types.contains_key(name), !series.is_empty());
+    let told = |((_, labels), &bytes): (&(String, Labels), &f64)| {
+        assert_eq!((labels.len(), labels["device"].as_str()), (3, "cuda:0"));
+        (labels["pid"].clone(), (labels["process"].clone(), bytes))
+    };
+    series.into_iter().map(told).collect()
+}
+
+#[tokio::test]
+async fn memory_of_gpus_is_told_of_our_own_processes_only() {
+    let own = std::process::id();
+    let server = (own.to_string(), ("server".to_owned(), 1000.0));
+    let block = ("4000001".to_owned(), ("block ab12".to_owned(), 2000.0));
+    // One is somebody else's, one is listed for two parts of the GPU.
+    let listed =
+        [(own, Some(1000)), (4_000_002, Some(7)), (4_000_001, Some(500)), (4_000_001, Some(1500))];
+    assert_eq!(gpu_processes(&listed).await, [server.clone(), block].into());
+    // What is not known is not told, and no zero stands for it.
+    assert_eq!(gpu_processes(&[(own, Some(1000)), (4_000_001, None)]).await, [server].into());
+    assert_eq!(gpu_processes(&[(4_000_002, Some(7))]).await, BTreeMap::new());
+    assert_eq!(gpu_processes(&[]).await, BTreeMap::new());
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Reports as HTML with plots.
 
+use crate::gpu_table::{self, GPU_HEADS, STEP_GPU_HEADS};
 use crate::page;
 use crate::plot::{Axis, Bar, Line, Plot};
 use crate::report::Report;
@@ -13,6 +14,10 @@ pub(crate) fn of_run(report: &Report) -> String {
     let rows = table::latencies(report);
     if !rows.is_empty() {
         content.push_str(&page::table(&table::LATENCY_HEADS, &rows));
+    }
+    let gpus = gpu_table::of_run(report);
+    if !gpus.is_empty() {
+        content.push_str(&page::table(&GPU_HEADS, &gpus));
     }
     for plot in plots(report) {
         content.push_str(&plot.svg());
@@ -30,6 +35,10 @@ pub(crate) fn of_sweep(report: &SweepReport) -> String {
     }
     let rows: Vec<Vec<String>> = steps.iter().map(|step| table::step(step)).collect();
     content.push_str(&page::table(&table::STEP_HEADS, &rows));
+    let gpus = gpu_table::of_steps(&steps);
+    if !gpus.is_empty() {
+        content.push_str(&page::table(&STEP_GPU_HEADS, &gpus));
+    }
     // The highest rate that was sustained, in detail: it is the one that one would run at.
     let best = steps.iter().rev().find(|step| step.sustained);
     if let Some(best) = best {
@@ -167,6 +176,7 @@ fn offered(step: &Step) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use crate::gpu_table::tests::gpu;
     use crate::table::tests::{sample, sample_sweep};
 
     /// Every element that is opened is closed, in order, and attributes are quoted.
@@ -223,6 +233,8 @@ mod tests {
         report.target.url = evil.to_owned();
         report.messages = [(evil.to_owned(), evil.to_owned())].into();
         report.exits = [(evil.to_owned(), 1)].into();
+        report.gpus = vec![gpu(evil)];
+        report.gpu_note = Some(evil.to_owned());
         report.add(evil, evil);
         assert_well_formed(&report.html());
         assert_self_contained(&report.html());

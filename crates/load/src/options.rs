@@ -5,6 +5,7 @@ use std::time::Duration;
 use tessera_core::{Error, Result};
 
 use crate::arrivals::Arrivals;
+use crate::metrics_page::MetricsPage;
 
 /// Longer than anyone means; it keeps sums of times from overflowing.
 pub(crate) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -48,12 +49,20 @@ pub struct Options {
     /// The most connections of an open loop; a request that finds none free waits, and the wait
     /// is part of its latency.
     pub max_connections: usize,
+    /// The server's page of metrics, which tells what GPUs draw and do in the measured time.
+    pub metrics: Option<MetricsPage>,
 }
 
 impl Options {
-    /// A load with a second of warm-up, no deadline and up to 512 connections.
+    /// A load with a second of warm-up, no deadline, up to 512 connections and no page of metrics.
     pub fn new(mode: Mode) -> Self {
-        Self { mode, warm_up: Duration::from_secs(1), deadline: None, max_connections: 512 }
+        Self {
+            mode,
+            warm_up: Duration::from_secs(1),
+            deadline: None,
+            max_connections: 512,
+            metrics: None,
+        }
     }
 
     /// How long requests are sent and counted, where that is known.

@@ -23,7 +23,7 @@ impl Prepared {
         let uri = path.parse::<Uri>().map_err(|error| Error::usage(format!("{path}: {error}")))?;
         let requests = workload.bodies.iter().map(|body| {
             let mut headers = HeaderMap::new();
-            headers.insert(HOST, endpoint.host.clone());
+            headers.insert(HOST, endpoint.server.host.clone());
             let content = match body.header_length {
                 Some(_) => "application/octet-stream",
                 None => "application/json",

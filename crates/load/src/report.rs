@@ -6,6 +6,8 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::arrivals::Arrivals;
+use crate::gpu_use::{self, GpuUse, Work};
+use crate::gpu_watch::Watched;
 use crate::latency::{self, Bin, Latency, Percentile};
 use crate::options::{Mode, Options};
 use crate::recorder::{Outcomes, Recorder};
@@ -111,6 +113,12 @@ pub struct Report {
     pub histogram: Vec<Bin>,
     /// The curve of their percentiles; in the closed loop, of the corrected ones.
     pub percentiles: Vec<Percentile>,
+    /// What GPUs drew and did, where there was a page of metrics to read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuUse>,
+    /// Why nothing is known of GPUs, where there was a page of metrics to read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_note: Option<String>,
     /// What the caller added.
     pub extra: Vec<Extra>,
 }
@@ -125,11 +133,14 @@ pub(crate) struct Summary<'a> {
     pub(crate) connections: u64,
     /// When it was stopped early.
     pub(crate) stopped: Option<Instant>,
+    /// What a page of metrics said, where there was one.
+    pub(crate) watched: Option<Watched>,
 }
 
 impl Report {
     pub(crate) fn new(summary: Summary<'_>) -> Self {
-        let Summary { target, workload, options, recorder, issued, connections, stopped } = summary;
+        let Summary { target, workload, options, recorder, issued, connections, stopped, watched } =
+            summary;
         let Recorder { window, latencies, mut outcomes, .. } = recorder;
         outcomes.abandoned = issued.saturating_sub(outcomes.total());
         let used_up = matches!(
@@ -154,6 +165,9 @@ impl Report {
             Mode::Open { rate, arrivals, .. } => ("open", None, Some(rate), Some(arrivals)),
         };
         let open = rate_per_second.is_some();
+        let work = Work { duration, answers: recorder.answered, rows: workload.rows };
+        let (gpus, gpu_note) =
+            watched.map_or_else(Default::default, |watched| gpu_use::sum_up(&watched, work));
         let corrected = (!open).then(|| latency::corrected(&latencies));
         Self {
             target: TargetSummary::new(target, workload),
@@ -183,6 +197,8 @@ impl Report {
             histogram: latency::bins(&latencies),
             percentiles: latency::percentiles(corrected.as_ref().unwrap_or(&latencies)),
             outcomes,
+            gpus,
+            gpu_note,
             extra: Vec::new(),
         }
     }

@@ -9,6 +9,7 @@ use tessera_core::Result;
 use crate::arrivals::Schedule;
 use crate::client::Connector;
 use crate::closed_loop::ClosedLoop;
+use crate::gpu_watch::GpuWatch;
 use crate::latency::quantile_ms;
 use crate::open_loop::OpenLoop;
 use crate::options::{Mode, Options};
@@ -71,7 +72,7 @@ pub async fn run(
         prepared,
         timeout: target.timeout,
         window,
-        connector: Connector::new(endpoint.addresses),
+        connector: Connector::new(endpoint.server.addresses),
         recorder: Mutex::new(Recorder::new(window, options.deadline)?),
         issued: AtomicU64::new(0),
         connections: AtomicU64::new(0),
@@ -86,6 +87,7 @@ pub async fn run(
             Load::Open(OpenLoop::start(&session, schedule, began, options.max_connections)?)
         }
     };
+    let mut watch = options.metrics.clone().map(|page| GpuWatch::start(page, window));
     let mut recent = RecentRate::default();
     let mut told = began;
     let mut stopped = None;
@@ -102,16 +104,30 @@ pub async fn run(
         tokio::time::sleep(TICK).await;
     }
     session.closing.store(true, Ordering::SeqCst);
+    watch.iter_mut().for_each(GpuWatch::end);
     load.abandon().await;
     // What is told last is the whole.
     progress(&state(&session, options, began, Instant::now(), &mut recent));
+    let watched = match watch {
+        Some(watch) => Some(watch.finish().await),
+        None => None,
+    };
     let issued = session.issued.load(Ordering::SeqCst);
     let connections = session.connections.load(Ordering::SeqCst);
     let recorder = {
         let fresh = Recorder::new(window, options.deadline)?;
         std::mem::replace(&mut *session.recorder(), fresh)
     };
-    Ok(Report::new(Summary { target, workload, options, recorder, issued, connections, stopped }))
+    Ok(Report::new(Summary {
+        target,
+        workload,
+        options,
+        recorder,
+        issued,
+        connections,
+        stopped,
+        watched,
+    }))
 }
 
 fn state(

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::gpu_table::{self, GPU_HEADS, STEP_GPU_HEADS};
 use crate::latency::Latency;
 use crate::recorder::Outcomes;
 use crate::report::{Extra, Report, TargetSummary};
@@ -23,6 +24,11 @@ pub(crate) fn of_run(report: &Report) -> String {
         text.push('\n');
         text.push_str(&columns(&LATENCY_HEADS, &rows));
     }
+    let gpus = gpu_table::of_run(report);
+    if !gpus.is_empty() {
+        text.push('\n');
+        text.push_str(&columns(&GPU_HEADS, &gpus));
+    }
     text
 }
 
@@ -32,8 +38,13 @@ pub(crate) fn of_sweep(report: &SweepReport) -> String {
     text.push('\n');
     let mut steps: Vec<&Step> = report.steps.iter().collect();
     steps.sort_by(|a, b| a.rate_per_second.total_cmp(&b.rate_per_second));
-    let rows: Vec<Vec<String>> = steps.into_iter().map(step).collect();
+    let rows: Vec<Vec<String>> = steps.iter().map(|one| step(one)).collect();
     text.push_str(&columns(&STEP_HEADS, &rows));
+    let gpus = gpu_table::of_steps(&steps);
+    if !gpus.is_empty() {
+        text.push('\n');
+        text.push_str(&columns(&STEP_GPU_HEADS, &gpus));
+    }
     text
 }
 
@@ -68,6 +79,7 @@ pub(crate) fn facts(report: &Report) -> Vec<(String, String)> {
     for (kind, message) in &report.messages {
         add("first error", format!("{kind}: {message}"));
     }
+    facts.extend(gpu_table::notes([report].into_iter()));
     append(&mut facts, &report.extra);
     facts
 }
@@ -101,6 +113,7 @@ pub(crate) fn sweep_facts(report: &SweepReport) -> Vec<(String, String)> {
     if report.stopped_early {
         add("note", "stopped early".to_owned());
     }
+    facts.extend(gpu_table::notes(report.steps.iter().map(|step| &step.report)));
     append(&mut facts, &report.extra);
     facts
 }
@@ -211,7 +224,8 @@ pub(crate) fn milliseconds(value: f64) -> String {
     }
 }
 
-fn bytes(count: u64) -> String {
+/// Bytes as people write them.
+pub(crate) fn bytes(count: u64) -> String {
     let units = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
     match units.iter().find(|(size, _)| count >= *size) {
         Some((size, unit)) => format!("{:.2} {unit}", count as f64 / *size as f64),
@@ -313,6 +327,8 @@ pub(crate) mod tests {
                 Percentile { percentile: 50.0, latency_ms: 2.0 },
                 Percentile { percentile: 99.0, latency_ms: 9.0 },
             ],
+            gpus: Vec::new(),
+            gpu_note: None,
             extra: Vec::new(),
         }
     }

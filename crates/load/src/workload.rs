@@ -53,6 +53,8 @@ pub struct Workload {
     pub(crate) bodies: Vec<Body>,
     pub(crate) inputs: Vec<String>,
     pub(crate) server: Option<String>,
+    /// Rows of each request, where a batch was asked for.
+    pub(crate) rows: Option<usize>,
 }
 
 impl Workload {
@@ -68,8 +70,12 @@ impl Workload {
         let variants = if all_given { 1 } else { options.variants };
         let mut bodies = Vec::with_capacity(variants);
         let mut shown = Vec::new();
+        let mut rows = None;
         for _ in 0..variants {
             let inputs = inputs::make(description, options, &mut random)?;
+            // Shapes win over the batch: it may be that no input has it.
+            let has = |&batch: &usize| inputs.iter().any(|one| one.shape.first() == Some(&batch));
+            rows = options.batch.filter(has);
             if shown.is_empty() {
                 shown = inputs.iter().map(inputs::describe).collect::<Result<_>>()?;
             }
@@ -78,7 +84,7 @@ impl Workload {
                 false => body::binary(&inputs, options.send_deadline)?,
             });
         }
-        Ok(Self { bodies, inputs: shown, server: description.server.clone() })
+        Ok(Self { bodies, inputs: shown, server: description.server.clone(), rows })
     }
 
     /// The inputs as people write them: `x FP32[1,3,224,224]`.

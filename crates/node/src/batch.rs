@@ -25,6 +25,38 @@ pub(crate) fn rows(inputs: &[Tensor]) -> Option<usize> {
     inputs.iter().all(|input| input.shape().first() == Some(&first)).then_some(first)
 }
 
+/// The shapes of the inputs of several requests as one.
+pub(crate) fn shapes(requests: &[&[Tensor]]) -> Vec<Vec<usize>> {
+    let Some(first) = requests.first() else { return Vec::new() };
+    let together = |(input, tensor): (usize, &Tensor)| {
+        let mut shape = tensor.shape().to_vec();
+        if requests.len() > 1 {
+            let rows = |request: &&[Tensor]| request.get(input)?.shape().first().copied();
+            if let Some(size) = shape.first_mut() {
+                *size = requests.iter().filter_map(rows).sum();
+            }
+        }
+        shape
+    };
+    first.iter().enumerate().map(together).collect()
+}
+
+/// Tensors for work that is given to their GPU from now on, which waits for them there where it must.
+pub(crate) fn held<'a>(parts: impl Iterator<Item = &'a Tensor>) -> Result<Vec<Tensor>> {
+    let mut last = None;
+    let mut held = Vec::new();
+    for part in parts {
+        let slot = part.region().and_then(|(region, _)| region.pooled());
+        // Rows of one buffer are waited for once.
+        held.push(match slot.is_some() && slot == last {
+            true => part.clone().unheld(),
+            false => part.clone().held()?,
+        });
+        last = slot;
+    }
+    Ok(held)
+}
+
 /// Tensors one after the other along the first dimension.
 ///
 /// Nothing is copied where they lie one after the other in memory already, as the parts of an earlier

@@ -1,6 +1,8 @@
 //! The process of a block: it does what its node tells it, and goes when the node is gone.
 
+use std::collections::HashMap;
 use std::io::{BufRead, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{Device, Result};
@@ -9,12 +11,12 @@ use tessera_tensormq::{Courier, CourierOptions, Peers, RequestId};
 
 use crate::cores::{Cores, at_once};
 use crate::given_up::GivenUp;
-use crate::link::{CoresOfNode, FromBlock, StartBlock, ToBlock, read_line, write_line};
+use crate::link::{CoresOfNode, FromBlock, Loss, StartBlock, ToBlock, read_line, write_line};
 use crate::lock;
 use crate::memory::{DeviceMemory, SharedMemory};
 use crate::probe::try_out;
 use crate::unit::LoadedUnit;
-use crate::worker::{Worker, WorkerParts};
+use crate::worker::{Overseer, Worker, WorkerParts};
 
 /// Runs the block that the first line of `input` names until the node says stop or is gone.
 pub fn run_block(input: &mut dyn BufRead, output: impl Write + Send + 'static) -> Result<()> {
@@ -28,7 +30,12 @@ pub fn run_block(input: &mut dyn BufRead, output: impl Write + Send + 'static) -
         write_line(&mut *lock(&output), line).ok();
     };
     let given_up = Arc::new(GivenUp::default());
-    let (worker, peers) = match start_worker(&start, &cores, &given_up) {
+    let losses = Arc::new(Losses {
+        output: Arc::clone(&output),
+        next: AtomicU64::new(1),
+        told: Mutex::default(),
+    });
+    let (worker, peers) = match start_worker(&start, &cores, &given_up, &losses) {
         Ok((worker, peers, ready)) => {
             tell(&ready);
             (worker, peers)
@@ -53,6 +60,7 @@ pub fn run_block(input: &mut dyn BufRead, output: impl Write + Send + 'static) -
                     given_up.add(RequestId(number));
                 }
             }
+            ToBlock::Known(number) => losses.known(number),
             ToBlock::Ping(number) => tell(&FromBlock::Pong(number, worker.pulse())),
             ToBlock::Stop => break,
         }
@@ -62,19 +70,56 @@ pub fn run_block(input: &mut dyn BufRead, output: impl Write + Send + 'static) -
     Ok(())
 }
 
+/// What the node is told that others may wait for in vain.
+///
+/// A GPU that waits for what a process was to write waits for good where that process is gone. It may go on, on what
+/// is there instead, once the node knows that whatever comes of it is no answer.
+struct Losses {
+    output: Arc<Mutex<dyn Write + Send>>,
+    next: AtomicU64,
+    /// What is to be done when the node knows.
+    told: Mutex<HashMap<u64, Box<dyn FnOnce() + Send>>>,
+}
+
+impl Losses {
+    fn tell(&self, loss: Loss, then: Box<dyn FnOnce() + Send>) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.told).insert(number, then);
+        // Where nobody listens this process is at its end.
+        write_line(&mut *lock(&self.output), &FromBlock::Lost(number, loss)).ok();
+    }
+
+    fn known(&self, number: u64) {
+        let then = lock(&self.told).remove(&number);
+        if let Some(then) = then {
+            then();
+        }
+    }
+}
+
+impl Overseer for Losses {
+    fn lost(&self, requests: Vec<(RequestId, u32)>, then: Box<dyn FnOnce() + Send>) {
+        let requests = requests.into_iter().map(|(request, part)| (request.to_string(), part));
+        self.tell(Loss::Requests(requests.collect()), then);
+    }
+}
+
 fn start_worker(
     start: &StartBlock,
     cores: &Arc<CoresOfNode>,
     given_up: &Arc<GivenUp>,
+    losses: &Arc<Losses>,
 ) -> Result<(Worker, Arc<Peers>, FromBlock)> {
     let courier = Courier::start(CourierOptions::default())?;
+    let gone = Arc::clone(losses);
+    courier.when_gone(move |process, free| gone.tell(Loss::Process(process), free));
     let (engine, _) = tessera_engine::choose(start.engine()?)?;
     let repository = Repository::open(&start.repository)?;
     let unit =
         LoadedUnit::load(engine, &repository, &start.unit, &cores.sizes(), start.cache.clone())?;
     let (weight_bytes, is_fused) = (unit.weight_bytes(), unit.is_fused());
     let findings = start.findings.unwrap_or_else(|| try_out(&start.unit, &unit));
-    let peers = Arc::new(Peers::new(courier.clone()));
+    let peers = Arc::new(Peers::over(courier.clone(), start.transport));
     for (name, address) in &start.peers {
         peers.add(name, address.clone());
     }
@@ -90,6 +135,8 @@ fn start_worker(
         peers: Arc::clone(&peers),
         at_once: at_once(start.cores, start.unit.settings.device),
         given_up: Arc::clone(given_up),
+        local: Arc::default(),
+        overseer: Arc::clone(losses) as _,
     })?;
     let address = worker.address().clone();
     tessera_engine::release_freed_memory();

@@ -37,6 +37,11 @@ pub struct Share {
 }
 
 impl Share {
+    /// No share: for a run on a GPU, which needs a core for no longer than it takes to tell it.
+    pub(crate) fn none() -> Self {
+        Self { cores: NonZeroUsize::MIN, finished: None, give_back: None }
+    }
+
     pub(crate) fn new(
         cores: NonZeroUsize,
         finished: impl FnOnce() + Send + 'static,

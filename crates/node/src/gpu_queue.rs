@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
 
 use tessera_core::{Device, Event, Result};
-use tessera_engine::end_of_work;
+use tessera_engine::Span;
 use tessera_plan::Isolation;
 
 use crate::lock;
@@ -19,14 +20,75 @@ pub(crate) struct GpuQueue {
     most: usize,
     state: Mutex<State>,
     changed: Condvar,
+    /// Held while the GPU is told of a run: there is one stream, and what is mixed there delays both.
+    telling: Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
     /// Runs that the GPU is being told of.
     coming: usize,
-    /// The ends of those that it knows, oldest first.
-    ends: VecDeque<Arc<dyn Event>>,
+    /// Those that it knows, oldest first.
+    known: VecDeque<Run>,
+}
+
+/// How long a GPU worked for somebody.
+#[derive(Default)]
+pub(crate) struct GpuTime {
+    all: Mutex<GpuTimes>,
+    /// By the rows of the batch, what the last run took.
+    last: Mutex<BTreeMap<usize, u64>>,
+}
+
+/// How long a GPU worked, and how often.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct GpuTimes {
+    pub(crate) nanoseconds: u64,
+    /// How long it took to tell it what to do.
+    pub(crate) told_nanoseconds: u64,
+    pub(crate) runs: u64,
+}
+
+impl GpuTime {
+    /// All so far.
+    pub(crate) fn read(&self) -> GpuTimes {
+        *lock(&self.all)
+    }
+
+    /// Nanoseconds of the last run of so many rows; 0 where there was none.
+    pub(crate) fn of(&self, rows: usize) -> u64 {
+        lock(&self.last).get(&rows).copied().unwrap_or(0)
+    }
+
+    fn add(&self, run: &Run, nanoseconds: u64) {
+        let mut all = lock(&self.all);
+        all.nanoseconds += nanoseconds;
+        all.told_nanoseconds += run.told;
+        all.runs += 1;
+        lock(&self.last).insert(run.rows, nanoseconds);
+    }
+}
+
+/// A run that the GPU knows.
+struct Run {
+    span: Arc<Span>,
+    time: Arc<GpuTime>,
+    /// Nanoseconds that it took to tell it.
+    told: u64,
+    rows: usize,
+}
+
+impl State {
+    /// Forgets the runs that are over.
+    fn tidy(&mut self) {
+        while self.known.front().is_some_and(|run| run.span.is_done()) {
+            if let Some(run) = self.known.pop_front()
+                && let Some(took) = run.span.duration()
+            {
+                run.time.add(&run, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            }
+        }
+    }
 }
 
 impl GpuQueue {
@@ -38,8 +100,16 @@ impl GpuQueue {
             Isolation::Thread => 2,
             Isolation::Process => 1,
         };
-        let new = || Arc::new(Self { most, state: Mutex::default(), changed: Condvar::new() });
+        let new = || {
+            let (state, changed, telling) = Default::default();
+            Arc::new(Self { most, state, changed, telling })
+        };
         Some(Arc::clone(lock(&ALL).entry(number).or_insert_with(new)))
+    }
+
+    /// Counts the runs that are over.
+    pub(crate) fn tidy(&self) {
+        lock(&self.state).tidy();
     }
 
     /// Waits until there is room for another run.
@@ -50,14 +120,12 @@ impl GpuQueue {
     fn wait(&self, takes_it: bool) -> Result<()> {
         let mut state = lock(&self.state);
         loop {
-            while state.ends.front().is_some_and(|end| end.is_done()) {
-                state.ends.pop_front();
-            }
-            if state.coming + state.ends.len() < self.most {
+            state.tidy();
+            if state.coming + state.known.len() < self.most {
                 state.coming += usize::from(takes_it);
                 return Ok(());
             }
-            match state.ends.front().cloned() {
+            match state.known.front().map(|run| Arc::clone(&run.span)) {
                 Some(oldest) => {
                     drop(state);
                     oldest.wait()?;
@@ -71,18 +139,37 @@ impl GpuQueue {
         }
     }
 
-    /// Has the GPU be told of a run, once there is room.
-    pub(crate) fn run<T>(&self, device: Device, tell: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// Has the GPU be told of a run of so many rows, once there is room. `time` gets how long the GPU takes for what
+    /// `tell` says.
+    pub(crate) fn run<T>(
+        &self,
+        rows: usize,
+        time: &Arc<GpuTime>,
+        tell: impl FnOnce() -> Result<(T, Option<Span>)>,
+    ) -> Result<T> {
         self.wait(true)?;
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(tell));
-        let end = end_of_work(device);
+        let telling = lock(&self.telling);
+        let begun = Instant::now();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(tell));
+        let told = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut state = lock(&self.state);
+        drop(telling);
         state.coming -= 1;
-        if let Ok(Some(end)) = end {
-            state.ends.push_back(end);
-        }
+        let result = match result {
+            Ok(Ok((result, span))) => {
+                state.known.extend(span.map(|span| Run {
+                    span: Arc::new(span),
+                    time: Arc::clone(time),
+                    told,
+                    rows,
+                }));
+                Ok(Ok(result))
+            }
+            Ok(Err(error)) => Ok(Err(error)),
+            Err(panic) => Err(panic),
+        };
         drop(state);
         self.changed.notify_all();
-        told.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }

@@ -13,7 +13,7 @@ use tessera_core::{Error, Result};
 use tessera_tensormq::Address;
 
 use crate::cores::MachineCores;
-use crate::link::{FromBlock, StartBlock, ToBlock, read_line, write_line};
+use crate::link::{FromBlock, Loss, StartBlock, ToBlock, read_line, write_line};
 use crate::lock;
 use crate::probe::Findings;
 use crate::worker::{Pulse, Worker};
@@ -61,11 +61,13 @@ enum Ticket {
 }
 
 impl BlockProcess {
-    /// Starts a process and waits until it is ready. `gone` is called when it has ended, however it did.
+    /// Starts a process and waits until it is ready. `lost` is called when it tells of a loss, and has told everyone
+    /// when it returns; `gone` when it has ended, however it did.
     pub(crate) fn start(
         program: &Path,
         start: StartBlock,
         cores: MachineCores,
+        lost: impl Fn(Loss) + Send + 'static,
         gone: impl FnOnce() + Send + 'static,
     ) -> Result<(Arc<Self>, Ready)> {
         let name = start.name.clone();
@@ -95,7 +97,7 @@ impl BlockProcess {
         let (ready, is_ready) = std::sync::mpsc::channel();
         let reader = Arc::clone(&process);
         let listen = move || {
-            reader.listen(&mut BufReader::new(output), &ready);
+            reader.listen(&mut BufReader::new(output), &ready, &lost);
             reader.reap();
             drop(ready);
             gone();
@@ -123,6 +125,7 @@ impl BlockProcess {
         self: &Arc<Self>,
         output: &mut BufReader<std::process::ChildStdout>,
         ready: &std::sync::mpsc::Sender<Result<Ready>>,
+        lost: &dyn Fn(Loss),
     ) {
         while let Ok(Some(line)) = read_line::<FromBlock>(output) {
             match line {
@@ -147,6 +150,11 @@ impl BlockProcess {
                 FromBlock::GiveBack(ticket) => {
                     let ticket = lock(&self.shares).tickets.remove(&ticket);
                     self.take_back(ticket);
+                }
+                FromBlock::Lost(number, loss) => {
+                    lost(loss);
+                    // One that can't be told is at its end.
+                    self.tell(&ToBlock::Known(number)).ok();
                 }
                 FromBlock::Pong(number, pulse) => {
                     *lock(&self.pulse) = (Instant::now(), pulse);

@@ -36,7 +36,7 @@ pub use run::{ExitTaken, RunOptions, RunResult};
 pub use slot::InstanceState;
 pub use source::ProgramSource;
 pub use unit::LoadedUnit;
-pub use worker::{Pulse, Worker, WorkerParts};
+pub use worker::{Alone, GpuUse, LocalWorkers, Overseer, Pulse, Worker, WorkerParts};
 
 /// Locks; a thread that panicked while it had the lock leaves what it guards usable.
 fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tessera_core::{Error, ErrorKind, Result};
 use tessera_engine::EngineName;
 use tessera_plan::Unit;
-use tessera_tensormq::Address;
+use tessera_tensormq::{Address, Transport};
 
 use crate::cores::{Cores, Share, sizes};
 use crate::lock;
@@ -39,6 +39,8 @@ pub(crate) enum ToBlock {
     GiveUp(String),
     /// To answer with a pulse.
     Ping(u64),
+    /// What it told of a loss is known to everyone.
+    Known(u64),
     /// To end what it has begun, and go.
     Stop,
 }
@@ -62,6 +64,8 @@ pub(crate) struct StartBlock {
     pub(crate) cores: NonZeroUsize,
     /// Who it sends to.
     pub(crate) peers: Vec<(String, Address)>,
+    /// The way there, where it is not the fastest.
+    pub(crate) transport: Option<Transport>,
 }
 
 impl StartBlock {
@@ -106,6 +110,18 @@ pub(crate) enum FromBlock {
     GiveBack(u64),
     /// The answer to a ping.
     Pong(u64, Pulse),
+    /// Something is lost; it is to be told when that is known.
+    Lost(u64, Loss),
+}
+
+/// What is lost.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Loss {
+    /// The process with this transport is gone.
+    Process(u64),
+    /// Requests by number, each with the number of its try: they go on, and must not be answered.
+    Requests(Vec<(String, u32)>),
 }
 
 /// Writes a line.

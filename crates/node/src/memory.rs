@@ -14,6 +14,21 @@ pub trait Memory: Send + Sync {
     /// Memory for one tensor. What was in it before may still be there.
     fn tensor(&self, dtype: DType, shape: &[usize], wait: Wait) -> Result<TensorMut>;
 
+    /// Memory on the GPU for one tensor that others read there; `None` where there is none.
+    fn tensor_on_gpu(&self, _: DType, _: &[usize]) -> Option<TensorMut> {
+        None
+    }
+
+    /// Has those who wait for tensors on a GPU know when they are written: once all that it was told so far is done.
+    fn written(&self, _: &[Tensor]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Bytes of the buffers on a GPU that there are.
+    fn gpu_bytes(&self) -> u64 {
+        0
+    }
+
     /// The same tensor where those who are to read it can, copied where it must be.
     fn adopt(&self, tensor: Tensor, wait: Wait) -> Result<Tensor>;
 }
@@ -148,6 +163,21 @@ impl DeviceMemory {
 impl Memory for DeviceMemory {
     fn tensor(&self, dtype: DType, shape: &[usize], wait: Wait) -> Result<TensorMut> {
         self.host.tensor(dtype, shape, wait)
+    }
+
+    fn written(&self, tensors: &[Tensor]) -> Result<()> {
+        tensors.iter().try_for_each(|tensor| self.host.courier.written(tensor))
+    }
+
+    fn gpu_bytes(&self) -> u64 {
+        let pools = self.pools.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let sizes = pools.iter().flatten().map(|(size, same)| size * AT_A_TIME * same.len());
+        sizes.sum::<usize>() as u64
+    }
+
+    fn tensor_on_gpu(&self, dtype: DType, shape: &[usize]) -> Option<TensorMut> {
+        let len = element_count(shape).and_then(|count| dtype.bytes(count))?;
+        TensorMut::over(dtype, shape, self.free(size_class(len))?).ok()
     }
 
     fn adopt(&self, tensor: Tensor, wait: Wait) -> Result<Tensor> {

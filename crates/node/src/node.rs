@@ -17,13 +17,13 @@ use tessera_tensormq::{Address, Peers, RequestId};
 use crate::cores::{Cores, MachineCores, at_once};
 use crate::given_up::GivenUp;
 use crate::instance::{BlockProcess, Instance, Ready};
-use crate::link::{StartBlock, ToBlock};
+use crate::link::{Loss, StartBlock, ToBlock};
 use crate::lock;
 use crate::memory::HostMemory;
 use crate::probe::{Findings, try_out};
 use crate::slot::{InstanceState, Probe, Slot, instance_name};
 use crate::unit::LoadedUnit;
-use crate::worker::{Pulse, Worker, WorkerParts};
+use crate::worker::{Alone, LocalWorkers, Pulse, Worker, WorkerParts};
 
 /// How often instances are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -71,6 +71,13 @@ pub enum NodeEvent {
         /// Whether it is started again; `false` for one that failed too often or was told to stop.
         comes_back: bool,
     },
+    /// A request is lost on its way, whatever comes of it.
+    Lost {
+        /// Its number.
+        request: RequestId,
+        /// Which try it was.
+        part: u32,
+    },
 }
 
 /// What a node tells of an instance.
@@ -112,6 +119,7 @@ struct Inner {
     cores: MachineCores,
     memory: Arc<HostMemory>,
     given_up: Arc<GivenUp>,
+    local: Arc<LocalWorkers>,
     peers: Arc<Peers>,
     slots: Mutex<BTreeMap<(UnitId, usize), Slot>>,
     facts: Mutex<HashMap<UnitId, UnitFacts>>,
@@ -120,6 +128,8 @@ struct Inner {
     /// Counts starts of instances.
     starts: AtomicU64,
     ending: AtomicBool,
+    /// Held while others are told that an instance is gone.
+    telling: Mutex<()>,
 }
 
 impl Node {
@@ -148,6 +158,8 @@ impl Node {
             pings: AtomicU64::new(1),
             starts: AtomicU64::new(1),
             ending: AtomicBool::new(false),
+            telling: Mutex::default(),
+            local: Arc::default(),
         });
         let watched = Arc::downgrade(&inner);
         std::thread::Builder::new()
@@ -415,6 +427,8 @@ impl Inner {
             peers: Arc::clone(&self.peers),
             at_once: at_once(self.options.cores, unit.settings.device),
             given_up: Arc::clone(&self.given_up),
+            local: Arc::clone(&self.local),
+            overseer: Arc::new(Alone),
         })?;
         let address = worker.address().clone();
         Ok((Instance::Threads(worker), address))
@@ -437,6 +451,7 @@ impl Inner {
             cache: self.options.cache.clone(),
             cores: self.options.cores,
             peers: self.peers.addresses(),
+            transport: self.peers.transport(),
         };
         let (node, place) = (Arc::downgrade(self), key.clone());
         let gone = move || {
@@ -444,8 +459,14 @@ impl Inner {
                 node.ended(&place, generation, "its process ended");
             }
         };
-        let (process, ready) =
-            BlockProcess::start(&self.options.program, start, self.cores.clone(), gone)?;
+        let node = Arc::downgrade(self);
+        let lost = move |loss: Loss| {
+            if let Some(node) = node.upgrade() {
+                node.lost(loss);
+            }
+        };
+        let (program, cores) = (&self.options.program, self.cores.clone());
+        let (process, ready) = BlockProcess::start(program, start, cores, lost, gone)?;
         let Ready { address, weight_bytes, is_fused, findings } = ready;
         if known.is_none() {
             let facts = UnitFacts { findings, weight_bytes, is_fused };
@@ -497,8 +518,47 @@ impl Inner {
         }
     }
 
+    /// A block lost something. Everyone who must know does when this returns.
+    fn lost(self: &Arc<Self>, loss: Loss) {
+        match loss {
+            Loss::Process(courier) => {
+                let known = self.peers.addresses();
+                let is_it = |(_, address): &&(String, Address)| address.courier == courier;
+                if let Some((name, _)) = known.iter().find(is_it) {
+                    self.is_gone(name);
+                }
+                // What is being told at this moment is told then.
+                drop(lock(&self.telling));
+            }
+            Loss::Requests(requests) => {
+                for (request, part) in requests {
+                    if let Ok(number) = u128::from_str_radix(&request, 16) {
+                        (self.events)(NodeEvent::Lost { request: RequestId(number), part });
+                    }
+                }
+            }
+        }
+    }
+
+    /// An instance in a process of its own is gone, or as good as that: others can't reach its memory.
+    fn is_gone(self: &Arc<Self>, name: &str) {
+        let found = {
+            let slots = lock(&self.slots);
+            let mut all = slots.iter();
+            all.find(|(key, slot)| slot.name(key) == name).and_then(|(key, slot)| {
+                let Some(Instance::Process(process)) = &slot.running else { return None };
+                Some((key.clone(), slot.generation, Arc::clone(process)))
+            })
+        };
+        if let Some((key, generation, process)) = found {
+            process.kill();
+            self.ended(&key, generation, "its process ended");
+        }
+    }
+
     /// An instance is gone that nobody told to go.
     fn ended(self: &Arc<Self>, key: &(UnitId, usize), generation: u64, why: &str) {
+        let telling = lock(&self.telling);
         let mut slots = lock(&self.slots);
         let Some(slot) = slots
             .get_mut(key)
@@ -522,6 +582,7 @@ impl Inner {
         drop(running);
         let (unit, why) = (key.0.clone(), why.to_owned());
         (self.events)(NodeEvent::Down { unit, instance: name, why, comes_back });
+        drop(telling);
         self.start_again();
     }
 

@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use tessera_core::{ContentHash, DType, Device, Error, ErrorKind, Result, Tensor, TensorMut};
-use tessera_engine::{Engine, LoadOptions, Program, Session};
+use tessera_core::{
+    ContentHash, DType, Device, Error, ErrorKind, Location, Region, Result, Tensor, TensorMut,
+};
+use tessera_engine::{Engine, LoadOptions, OpenSpan, Program, Session, begin_work};
 use tessera_graph::{Block, BlockGraph, Source, fuse};
 use tessera_plan::Unit;
 use tessera_tensormq::Wait;
 
-use crate::gpu_queue::GpuQueue;
+use crate::gpu_queue::{GpuQueue, GpuTime, GpuTimes};
 use crate::memory::Memory;
 use crate::reach::for_device;
 use crate::{ProgramSource, lock};
@@ -37,7 +40,52 @@ pub struct LoadedUnit {
     on_gpu: Mutex<HashMap<Shapes, Arc<Mutex<Sessions>>>>,
     /// What its GPU has to do.
     queue: Option<Arc<GpuQueue>>,
+    /// How long its GPU worked for it.
+    gpu_time: Arc<GpuTime>,
     is_fused: bool,
+}
+
+/// What a run takes, and when.
+pub(crate) struct Turn<'a> {
+    /// The shapes of its inputs.
+    pub(crate) shapes: Shapes,
+    /// Its inputs; asked for when it is its turn.
+    pub(crate) inputs: &'a mut dyn FnMut() -> Result<Vec<Tensor>>,
+    /// Who sends outputs on that a GPU has still to be told to write.
+    pub(crate) ahead: Option<&'a mut dyn SendAhead>,
+}
+
+/// Sends outputs on that a GPU has still to be told to write.
+pub(crate) trait SendAhead {
+    /// Whether any was sent.
+    fn send(&mut self, outputs: &[Tensor]) -> bool;
+}
+
+/// Memory for the outputs of a run on a GPU: to write, and as tensors that are handed on.
+struct Bound {
+    targets: Vec<(Source, TensorMut)>,
+    outputs: Vec<Tensor>,
+}
+
+/// Memory of a GPU that others know already: they wait until it is written.
+struct ToBeWritten(Arc<dyn Region>);
+
+impl Region for ToBeWritten {
+    fn location(&self) -> Location {
+        self.0.location()
+    }
+    fn address(&self) -> NonNull<u8> {
+        self.0.address()
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn bytes(&self) -> Option<&[u8]> {
+        None
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
 }
 
 /// A session for each block.
@@ -83,6 +131,7 @@ impl LoadedUnit {
             shapes: Mutex::default(),
             on_gpu: Mutex::default(),
             queue,
+            gpu_time: Arc::default(),
         };
         // The smallest and the largest share are common; others are loaded when they come up.
         let common = match loaded.options.device {
@@ -116,6 +165,32 @@ impl LoadedUnit {
         self.options.device
     }
 
+    /// How long its GPU worked for it; nothing on the CPU.
+    pub(crate) fn gpu_time(&self) -> GpuTimes {
+        if let Some(queue) = &self.queue {
+            queue.tidy();
+        }
+        self.gpu_time.read()
+    }
+
+    /// Nanoseconds that its GPU took for so many rows last time; 0 where that is not known yet.
+    pub(crate) fn gpu_time_of(&self, rows: usize) -> u64 {
+        self.gpu_time.of(rows)
+    }
+
+    /// Runs the unit on tensors that are there.
+    pub fn run(
+        &self,
+        threads: NonZeroUsize,
+        inputs: &[Tensor],
+        memory: &dyn Memory,
+        wait: Wait,
+    ) -> Result<Vec<Tensor>> {
+        let shapes = inputs.iter().map(|input| input.shape().to_vec()).collect();
+        let turn = Turn { shapes, inputs: &mut || Ok(inputs.to_vec()), ahead: None };
+        self.run_turn(threads, turn, memory, wait)
+    }
+
     /// Waits until its GPU has room for another run.
     pub(crate) fn wait_for_room(&self) -> Result<()> {
         self.queue.as_ref().map_or(Ok(()), |queue| queue.wait_for_room())
@@ -137,17 +212,17 @@ impl LoadedUnit {
     }
 
     /// Runs the unit on so many threads; outputs are in `memory` wherever that can be known before.
-    pub fn run(
+    pub(crate) fn run_turn(
         &self,
         threads: NonZeroUsize,
-        inputs: &[Tensor],
+        turn: Turn<'_>,
         memory: &dyn Memory,
         wait: Wait,
     ) -> Result<Vec<Tensor>> {
-        let inputs = &for_device(self.options.device, inputs)?[..];
         if self.options.device != Device::Cpu {
-            return self.run_on_gpu(inputs, memory, wait);
+            return self.run_on_gpu(turn, memory, wait);
         }
+        let inputs = &for_device(self.options.device, &(turn.inputs)()?)?[..];
         let mut sessions = self.sessions(threads)?;
         let key: Vec<Vec<usize>> = inputs.iter().map(|input| input.shape().to_vec()).collect();
         let known = lock(&self.shapes).get(&key).cloned();
@@ -186,35 +261,81 @@ impl LoadedUnit {
     ///
     /// A session that gets other shapes than last time chooses its algorithms anew, which takes as long as many runs
     /// (ResNet-50 on an H200: 100 ms). So there is a session for each; the weights are there once.
-    fn run_on_gpu(
-        &self,
-        inputs: &[Tensor],
-        memory: &dyn Memory,
-        wait: Wait,
-    ) -> Result<Vec<Tensor>> {
-        let key: Vec<Vec<usize>> = inputs.iter().map(|input| input.shape().to_vec()).collect();
+    fn run_on_gpu(&self, turn: Turn<'_>, memory: &dyn Memory, wait: Wait) -> Result<Vec<Tensor>> {
+        let Turn { shapes: key, inputs, ahead } = turn;
         let sessions = {
             let mut known = lock(&self.on_gpu);
             // What comes in many shapes takes turns at one.
-            let key = match known.contains_key(&key) || known.len() < MOST_SHAPES_ON_GPU {
-                true => key,
+            let place = match known.contains_key(&key) || known.len() < MOST_SHAPES_ON_GPU {
+                true => key.clone(),
                 false => Vec::new(),
             };
-            match known.get(&key) {
+            match known.get(&place) {
                 Some(sessions) => Arc::clone(sessions),
                 None => {
                     let sessions = Arc::new(Mutex::new(self.sessions(NonZeroUsize::MIN)?));
-                    known.insert(key, Arc::clone(&sessions));
+                    known.insert(place, Arc::clone(&sessions));
                     sessions
                 }
             }
         };
-        let run = || self.run_free(&mut lock(&sessions), inputs);
-        let outputs = match &self.queue {
-            Some(queue) => queue.run(self.options.device, run)?,
-            None => run()?,
+        let bound = self.bound_on_gpu(&key, memory);
+        let tell = || {
+            let sessions = &mut lock(&sessions);
+            let is_ahead = match (ahead, &bound) {
+                (Some(ahead), Some(bound)) => ahead.send(&bound.outputs),
+                _ => false,
+            };
+            let inputs = &for_device(self.options.device, &inputs()?)?[..];
+            let work = begin_work(self.options.device)?;
+            let outputs = match bound {
+                Some(Bound { targets, outputs }) => {
+                    match self.run_blocks(sessions, inputs, targets) {
+                        Ok(_) => outputs,
+                        // The shapes may depend on what is in the tensors.
+                        Err(_) if !is_ahead => {
+                            let outputs = self.run_free(sessions, inputs)?;
+                            lock(&self.shapes).insert(key.clone(), None);
+                            outputs
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                None => self.run_free(sessions, inputs)?,
+            };
+            let span = work.map(OpenSpan::end).transpose()?;
+            if is_ahead {
+                memory.written(&outputs)?;
+            }
+            Ok((outputs, span))
         };
+        let rows = key.first().and_then(|shape| shape.first()).copied().unwrap_or(1);
+        let outputs = match &self.queue {
+            Some(queue) => queue.run(rows, &self.gpu_time, tell)?,
+            None => tell()?.0,
+        };
+        if !lock(&self.shapes).contains_key(&key) {
+            self.remember(key, &outputs);
+        }
         outputs.into_iter().map(|output| memory.adopt(output, wait)).collect()
+    }
+
+    /// Memory that others read on the GPU for every output; `None` where there is none, or where their shapes are
+    /// not known yet.
+    fn bound_on_gpu(&self, key: &[Vec<usize>], memory: &dyn Memory) -> Option<Bound> {
+        let shapes = lock(&self.shapes).get(key).cloned()??;
+        let (mut targets, mut outputs) = (Vec::new(), Vec::new());
+        for ((port, source), shape) in self.graph.outputs.iter().zip(&shapes) {
+            // What is an input as it is needs no memory of its own.
+            let Source::Block { .. } = source else { return None };
+            let dtype = port.tensor_type.dtype;
+            let output = memory.tensor_on_gpu(dtype, shape)?.freeze();
+            let (region, _) = output.region()?;
+            let target = TensorMut::over(dtype, shape, Box::new(ToBeWritten(Arc::clone(region))));
+            targets.push((*source, target.ok()?));
+            outputs.push(output);
+        }
+        Some(Bound { targets, outputs })
     }
 
     fn remember(&self, key: Vec<Vec<usize>>, outputs: &[Tensor]) {

@@ -302,6 +302,8 @@ impl Bench {
             peers: Arc::clone(&peers),
             at_once: NonZeroUsize::MIN,
             given_up: Arc::clone(&given_up),
+            local: Arc::default(),
+            overseer: Arc::new(tessera_node::Alone),
         })
         .unwrap();
         peers.add("block", worker.address().clone());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use tessera_core::{Buffer, Error, PoolId, Result};
+use tessera_core::{Buffer, Error, Location, PoolId, Result, Tensor};
 
 use crate::MOST_DEPTH;
 use crate::address::{Address, Transport, host};
@@ -113,8 +113,16 @@ pub(crate) struct Inner {
     pub(crate) copied: AtomicU64,
     network: Mutex<Option<Arc<Network>>>,
     door: OnceLock<Arc<Door>>,
+    gone: OnceLock<WhenGone>,
     pub(crate) own: Weak<Self>,
 }
+
+/// Has nobody wait any longer for what a process that is gone was to write on a GPU. What they read then is not what
+/// it should be: whoever it is for must know before.
+pub type FreeWaiters = Box<dyn FnOnce() + Send>;
+
+/// What to do when a process is gone.
+type WhenGone = Box<dyn Fn(u64, FreeWaiters) + Send + Sync>;
 
 impl Courier {
     /// Starts the transport of this process.
@@ -138,6 +146,7 @@ impl Courier {
             copied: AtomicU64::new(0),
             network: Mutex::default(),
             door: OnceLock::new(),
+            gone: OnceLock::new(),
             own: own.clone(),
         });
         inner.door.set(Door::open(&inner)?).ok();
@@ -154,6 +163,31 @@ impl Courier {
     /// Fails where the GPU's memory can't be shared between processes (CUDA IPC).
     pub fn pool_on(&self, gpu: u32, buffers: &[Buffers]) -> Result<Pool> {
         Ok(Pool(self.0.create_pool_on(gpu, buffers)?, Some(Arc::clone(&self.0))))
+    }
+
+    /// Has the GPU say that a tensor in a pool of ours is written, once all that it was told so far is done: for
+    /// messages that went [ahead](Message::ahead).
+    pub fn written(&self, tensor: &Tensor) -> Result<()> {
+        match tensor.region().and_then(|(region, _)| region.pooled()) {
+            Some(slot) if tensor.location() != Location::Host => self.0.note_written(slot),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has nobody wait any longer for a tensor in a pool of ours that a GPU was to write, and won't.
+    pub fn free_waiters(&self, tensor: &Tensor) {
+        let slot = tensor.region().and_then(|(region, _)| region.pooled());
+        if let Some(slot) = slot.filter(|slot| slot.pool.owner == self.0.id)
+            && let Some(pool) = lock(&self.0.pools).get(&slot.pool.number).and_then(Weak::upgrade)
+        {
+            pool.free_waiters_of(slot.slot as usize, slot.generation);
+        }
+    }
+
+    /// What to do when a process is gone that others wait for on a GPU: its number, and what has nobody wait any
+    /// longer. By default that is called at once. Set once.
+    pub fn when_gone(&self, what: impl Fn(u64, FreeWaiters) + Send + Sync + 'static) {
+        self.0.gone.get_or_init(|| Box::new(what));
     }
 
     /// A pool of buffers that any process of this host can read.
@@ -255,6 +289,20 @@ impl std::fmt::Debug for Courier {
 impl Inner {
     pub(crate) fn arc(&self) -> Result<Arc<Self>> {
         self.own.upgrade().ok_or_else(|| Error::lost("the transport ended"))
+    }
+
+    /// The owner of a pool is gone.
+    pub(crate) fn owner_is_gone(&self, pool: Arc<OpenPool>) {
+        pool.orphan();
+        if pool.device().is_none() {
+            return;
+        }
+        let owner = pool.id.owner;
+        let free = Box::new(move || pool.free_waiters());
+        match self.gone.get() {
+            Some(gone) => gone(owner, free),
+            None => free(),
+        }
     }
 
     fn create_pool(&self, buffers: &[Buffers]) -> Result<Arc<OpenPool>> {

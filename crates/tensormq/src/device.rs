@@ -1,15 +1,18 @@
 //! Buffers of a pool that are on a GPU: other processes open them once, and a message carries a slot as ever.
 //!
-//! A GPU may still write a buffer when it is handed over: each slot has an event, which its owner records when it
-//! sends, and for which the receiver's stream waits. No host waits. And it may still read a buffer when the host has let
-//! go of it: what a receiver holds is let go of when its stream is past all that reads it, by a thread of its own.
+//! A GPU may still write a buffer when it is handed over, or may not even have been told to. So each slot has a flag in
+//! the memory that all holders of the pool share: the owner's GPU writes the buffer's generation there when it has
+//! written the buffer, and the receiver's GPU waits for that. No host waits. And a GPU may still read a buffer when the
+//! host has let go of it: what a receiver holds is let go of when its stream is past all that reads it, by a thread of
+//! its own.
 
 use std::ptr::NonNull;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tessera_core::{Error, Event, Location, Result};
-use tessera_cuda::{CudaEvent, Gpu, HANDLE, SharedEvent, SharedMemory};
+use tessera_cuda::{CudaEvent, Flags, Gpu, HANDLE, SharedMemory};
 
 use crate::pool::OpenPool;
 
@@ -17,41 +20,28 @@ use crate::pool::OpenPool;
 pub(crate) struct DevicePayload {
     gpu: Arc<Gpu>,
     memory: SharedMemory,
-    events: Vec<SharedEvent>,
+    /// The memory that all holders of the pool share.
+    flags: Flags,
     is_ours: bool,
 }
 
 impl DevicePayload {
-    /// Memory for so many bytes in so many slots, and what others need to open it.
-    pub(crate) fn create(gpu: &Arc<Gpu>, len: usize, slots: usize) -> Result<(Self, Vec<u8>)> {
+    /// Memory for so many bytes, and what others need to open it. `flags` is over the pool's shared memory.
+    pub(crate) fn create(gpu: &Arc<Gpu>, len: usize, flags: Flags) -> Result<(Self, Vec<u8>)> {
         let (memory, handle) = SharedMemory::create(gpu, len)?;
-        let mut handles = handle.to_vec();
-        let mut events = Vec::with_capacity(slots);
-        for _ in 0..slots {
-            let (event, handle) = SharedEvent::create(gpu)?;
-            handles.extend(handle);
-            events.push(event);
-        }
-        Ok((Self { gpu: Arc::clone(gpu), memory, events, is_ours: true }, handles))
+        Ok((Self { gpu: Arc::clone(gpu), memory, flags, is_ours: true }, handle.to_vec()))
     }
 
     /// Opens what another process made.
-    pub(crate) fn open(number: u32, handles: &[u8], slots: usize) -> Result<Self> {
-        let gpu = Gpu::open(number)?;
-        let (handles, _) = handles.as_chunks::<HANDLE>();
-        let wrong = || Error::invalid("a pool on a GPU without its handles");
-        let (memory, events) = handles.split_first().ok_or_else(wrong)?;
-        let memory = SharedMemory::open(&gpu, memory)?;
-        let events = events.get(..slots).ok_or_else(wrong)?;
-        let events = events.iter().map(|handle| SharedEvent::open(&gpu, handle));
-        let events = events.collect::<Result<_>>()?;
-        Ok(Self { gpu, memory, events, is_ours: false })
+    pub(crate) fn open(gpu: Arc<Gpu>, handle: &[u8], flags: Flags) -> Result<Self> {
+        let handle = handle.first_chunk::<HANDLE>();
+        let handle = handle.ok_or_else(|| Error::invalid("a pool on a GPU without its handle"))?;
+        let memory = SharedMemory::open(&gpu, handle)?;
+        Ok(Self { gpu, memory, flags, is_ours: false })
     }
 
-    /// Bytes of what others need to open it.
-    pub(crate) fn handles_len(slots: usize) -> usize {
-        ((slots + 1) * HANDLE).next_multiple_of(4096)
-    }
+    /// Bytes of what others need to open it: a page.
+    pub(crate) const HANDLES: usize = 4096;
 
     pub(crate) fn location(&self) -> Location {
         Location::Cuda(self.gpu.number())
@@ -65,20 +55,13 @@ impl DevicePayload {
         NonNull::new((self.memory.address() + offset) as *mut u8).unwrap_or(NonNull::dangling())
     }
 
-    /// Notes that the slot is written when all work so far is done; the owner's alone.
-    pub(crate) fn written(&self, slot: usize) -> Result<()> {
-        match self.events.get(slot).filter(|_| self.is_ours) {
-            Some(event) => event.record(),
-            None => Ok(()),
-        }
+    pub(crate) fn is_ours(&self) -> bool {
+        self.is_ours
     }
 
-    /// Has this process' stream wait until the slot is written.
-    pub(crate) fn await_written(&self, slot: usize) -> Result<()> {
-        match self.events.get(slot).filter(|_| !self.is_ours) {
-            Some(event) => event.hold_stream(),
-            None => Ok(()),
-        }
+    /// Has the stream write a flag when all work so far is done.
+    pub(crate) fn write_flag(&self, offset: usize, generation: u32) -> Result<()> {
+        self.flags.write(offset, generation)
     }
 
     /// Releases a slot once this process' stream is past all that may read it.
@@ -94,6 +77,44 @@ impl DevicePayload {
                 pool.release(slot);
             }),
             None => pool.release(slot),
+        }
+    }
+}
+
+/// That a buffer of another process is written.
+pub(crate) struct Written {
+    pub(crate) pool: Arc<OpenPool>,
+    pub(crate) slot: usize,
+    pub(crate) generation: u32,
+}
+
+/// How long to look again and again before looking now and then.
+const SPIN: Duration = Duration::from_micros(200);
+const NOW_AND_THEN: Duration = Duration::from_micros(20);
+
+impl Event for Written {
+    fn is_done(&self) -> bool {
+        self.pool.is_written(self.slot, self.generation)
+    }
+
+    fn wait(&self) -> Result<()> {
+        let start = std::time::Instant::now();
+        while !self.is_done() {
+            if self.pool.is_orphan() {
+                return Err(Error::lost("whoever was to write a tensor is gone"));
+            }
+            match start.elapsed() < SPIN {
+                true => std::hint::spin_loop(),
+                false => std::thread::sleep(NOW_AND_THEN),
+            }
+        }
+        Ok(())
+    }
+
+    fn hold_stream(&self) -> Result<()> {
+        match self.pool.device() {
+            Some(device) => device.flags.wait(OpenPool::flag(self.slot), self.generation),
+            None => self.wait(),
         }
     }
 }

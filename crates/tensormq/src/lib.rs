@@ -42,7 +42,7 @@ mod zeromq;
 
 pub use address::{Address, Transport, host};
 pub use channel::{NotSent, Peer, Received};
-pub use courier::{ConnectOptions, Courier, CourierOptions, InboxOptions};
+pub use courier::{ConnectOptions, Courier, CourierOptions, FreeWaiters, InboxOptions};
 pub use flight::{Failed, Fate};
 pub use inbox::Inbox;
 pub use message::{Message, RequestId, TraceContext};

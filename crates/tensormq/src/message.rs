@@ -39,13 +39,15 @@ pub struct Message {
     pub(crate) envelope: Envelope,
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) receipt: Option<Receipt>,
+    /// Whether it goes out before the GPU was told to write its tensors.
+    pub(crate) is_ahead: bool,
 }
 
 impl Message {
     /// A message of `request` to `task`, which has `path` before it.
     pub fn new(request: RequestId, task: &str, path: &[&str]) -> Result<Self> {
         let envelope = Envelope::new(request.0, task, path)?;
-        Ok(Self { envelope, tensors: Vec::new(), receipt: None })
+        Ok(Self { envelope, tensors: Vec::new(), receipt: None, is_ahead: false })
     }
 
     /// The same with a deadline.
@@ -69,12 +71,20 @@ impl Message {
         self
     }
 
+    /// The same, sent before a GPU was told to write those of its tensors that are on one. Whoever sends it says
+    /// with [`crate::Courier::written`] when they are.
+    #[must_use]
+    pub fn ahead(mut self) -> Self {
+        self.is_ahead = true;
+        self
+    }
+
     /// The message to the next block: the same request with the first step done and these tensors.
     #[must_use]
     pub fn onward(&self, tensors: Vec<Tensor>) -> Self {
         let mut envelope = self.envelope.clone();
         envelope.advance();
-        Self { envelope, tensors, receipt: None }
+        Self { envelope, tensors, receipt: None, is_ahead: false }
     }
 
     /// The request that it belongs to.

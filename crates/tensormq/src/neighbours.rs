@@ -319,9 +319,13 @@ impl Source for Landlord {
             Ok(Arrival::End) | Err(_) => {
                 self.gone.store(true, Ordering::Release);
                 let pool = lock(&self.pool).take();
-                drop(pool);
-                if let (Some(courier), Some(token)) = (self.courier.upgrade(), self.token.get()) {
-                    courier.driver.remove(&*self.link, *token);
+                if let Some(courier) = self.courier.upgrade() {
+                    if let Some(pool) = pool {
+                        courier.owner_is_gone(pool);
+                    }
+                    if let Some(token) = self.token.get() {
+                        courier.driver.remove(&*self.link, *token);
+                    }
                 }
             }
         }

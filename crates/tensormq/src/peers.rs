@@ -4,12 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use crate::sync::lock;
-use crate::{Address, Courier, Message, NotSent, Sender, Wait};
+use crate::{
+    Address, ConnectOptions, Courier, Inbox, InboxOptions, Listen, Message, NotSent, Security,
+    Sender, Transport, Wait,
+};
 use tessera_core::{Device, Error, Result};
 
 /// The instances that this process knows, and its senders to them.
 pub struct Peers {
     courier: Courier,
+    /// The way to other processes; by default the fastest.
+    transport: Option<Transport>,
     known: Mutex<HashMap<String, Known>>,
 }
 
@@ -21,7 +26,30 @@ struct Known {
 impl Peers {
     /// Nobody yet.
     pub fn new(courier: Courier) -> Self {
-        Self { courier, known: Mutex::default() }
+        Self::over(courier, None)
+    }
+
+    /// Nobody yet; other processes are sent to over this transport, to compare with the fastest.
+    pub fn over(courier: Courier, transport: Option<Transport>) -> Self {
+        Self { courier, transport, known: Mutex::default() }
+    }
+
+    /// The way to other processes, where it is not the fastest.
+    pub fn transport(&self) -> Option<Transport> {
+        self.transport
+    }
+
+    /// An inbox that can be reached the way that the others are.
+    pub fn inbox(&self, name: &str, depth: u32) -> Result<Inbox> {
+        let listen = match self.transport {
+            None | Some(Transport::Thread | Transport::Shm) => Vec::new(),
+            Some(Transport::ZmqIpc) => vec![Listen::Ipc],
+            Some(Transport::ZmqTcp) => {
+                let (endpoint, advertise) = ("tcp://127.0.0.1:0".to_owned(), None);
+                vec![Listen::Tcp { endpoint, advertise, security: Security::Plain }]
+            }
+        };
+        self.courier.inbox(name, &InboxOptions { depth, listen, ..InboxOptions::default() })
     }
 
     /// The courier that senders belong to.
@@ -55,8 +83,11 @@ impl Peers {
         known.get(name).is_some_and(|known| known.address.courier == self.courier.id())
     }
 
-    /// The GPU that an instance reads tensors on; none for the CPU.
+    /// The GPU that an instance reads tensors on; none for the CPU, and where tensors don't get there as they are.
     pub fn device_of(&self, name: &str) -> Option<Device> {
+        if self.transport.is_some_and(|transport| transport != Transport::Shm) {
+            return None;
+        }
         lock(&self.known).get(name).and_then(|known| known.address.device)
     }
 
@@ -72,7 +103,9 @@ impl Peers {
             entry.address.clone()
         };
         // Not under the lock: connecting to another process takes a moment.
-        let sender = Arc::new(Mutex::new(self.courier.connect(&address)?));
+        let transport = self.transport.filter(|_| address.courier != self.courier.id());
+        let options = ConnectOptions { transport, ..ConnectOptions::default() };
+        let sender = Arc::new(Mutex::new(self.courier.connect_with(&address, &options)?));
         let mut known = lock(&self.known);
         let entry = known.get_mut(name).ok_or_else(gone)?;
         Ok(Arc::clone(entry.sender.get_or_insert(sender)))

@@ -17,11 +17,11 @@
 
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use tessera_core::{Buffer, Error, Location, PoolId, PoolSlot, Region, Result};
-use tessera_cuda::Gpu;
+use tessera_cuda::{Flags, Gpu};
 
 use crate::bell::Bell;
 use crate::courier::Inner;
@@ -111,10 +111,13 @@ pub(crate) struct OpenPool {
     pub(crate) id: PoolId,
     buffers: Vec<Buffers>,
     slots: Vec<(usize, usize)>,
+    // Before the memory that its flags are in.
+    device: Option<DevicePayload>,
     control: Segment,
     /// The buffers; or where they are on a GPU, what others need to open them.
     payload: Segment,
-    device: Option<DevicePayload>,
+    /// Whether its owner, another process, is gone.
+    is_orphan: AtomicBool,
     /// Rings when a buffer comes back while the owner waits.
     bell: Bell,
     /// Our bit.
@@ -153,8 +156,8 @@ impl OpenPool {
     ) -> Result<Arc<Self>> {
         let (slots, len) = slots_of(buffers)?;
         let control = Segment::create(control_len(slots.len()), Writers::All)?;
-        let payload = Segment::create(DevicePayload::handles_len(slots.len()), Writers::Creator)?;
-        let (device, handles) = DevicePayload::create(gpu, len, slots.len())?;
+        let payload = Segment::create(DevicePayload::HANDLES, Writers::Creator)?;
+        let (device, handles) = DevicePayload::create(gpu, len, flags(gpu, &control)?)?;
         payload.write(0, &handles).ok_or_else(|| Error::usage("no room for handles"))?;
         let gpu = Some(gpu.number());
         let plan = Plan { id, holder: OWNER, gpu, buffers: buffers.to_vec() };
@@ -179,11 +182,11 @@ impl OpenPool {
         let payload = match plan.gpu {
             None => (Segment::open(payload, len, false)?, None),
             Some(number) => {
-                let len = DevicePayload::handles_len(slots.len());
-                let payload = Segment::open(payload, len, false)?;
-                let handles = payload.read(0, len).unwrap_or_default();
-                let device = DevicePayload::open(number, &handles, slots.len())?;
-                (payload, Some(device))
+                let payload = Segment::open(payload, DevicePayload::HANDLES, false)?;
+                let handle = payload.read(0, DevicePayload::HANDLES).unwrap_or_default();
+                let gpu = Gpu::open(number)?;
+                let flags = flags(&gpu, &control)?;
+                (payload, Some(DevicePayload::open(gpu, &handle, flags)?))
             }
         };
         Ok(Arc::new(Self::over(plan, slots, control, payload, bell, settle, Some(owner))))
@@ -200,6 +203,7 @@ impl OpenPool {
     ) -> Self {
         Self {
             device,
+            is_orphan: AtomicBool::new(false),
             id: plan.id,
             buffers: plan.buffers,
             local: slots.iter().map(|_| Mutex::default()).collect(),
@@ -222,6 +226,51 @@ impl OpenPool {
 
     fn bit(&self) -> u64 {
         1 << self.holder
+    }
+
+    /// Where the flag of a slot is in the memory that all share: beside its word.
+    pub(crate) fn flag(slot: usize) -> usize {
+        WORDS + 64 * slot + 8
+    }
+
+    /// Whether a buffer on a GPU is written, this time.
+    pub(crate) fn is_written(&self, slot: usize, generation: u32) -> bool {
+        self.control.u32(Self::flag(slot)).load(Ordering::Acquire) == generation
+    }
+
+    /// Has the GPU say so when all that it was told so far is done; the owner's alone.
+    pub(crate) fn write_flag(&self, slot: usize, generation: u32) -> Result<()> {
+        match self.device.as_ref().filter(|device| device.is_ours()) {
+            Some(device) if slot < self.slots.len() => {
+                device.write_flag(Self::flag(slot), generation)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether its owner is gone.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.is_orphan.load(Ordering::Acquire)
+    }
+
+    /// Its owner is gone.
+    pub(crate) fn orphan(&self) {
+        self.is_orphan.store(true, Ordering::Release);
+    }
+
+    /// Has nobody wait any longer for what a GPU was to write.
+    pub(crate) fn free_waiters(&self) {
+        for slot in 0..self.slots.len() {
+            let generation = generation_of(self.word(slot).load(Ordering::Acquire));
+            self.free_waiters_of(slot, generation);
+        }
+    }
+
+    /// The same for one buffer.
+    pub(crate) fn free_waiters_of(&self, slot: usize, generation: u32) {
+        if self.device.is_some() && slot < self.slots.len() {
+            self.control.u32(Self::flag(slot)).store(generation, Ordering::Release);
+        }
     }
 
     /// A reference to a buffer that a message named; `None` where it is no longer what it was.
@@ -370,6 +419,12 @@ impl Drop for OpenPool {
             holder.shut_down();
         }
     }
+}
+
+/// Lets a GPU use the memory that all holders of a pool share.
+fn flags(gpu: &Arc<Gpu>, control: &Segment) -> Result<Flags> {
+    // SAFETY: the segment is mapped in whole pages, and a pool lets go of its flags before it.
+    unsafe { Flags::over(gpu, control.address(), control.len()) }
 }
 
 fn control_len(slots: usize) -> usize {

@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use tessera_core::{Error, ErrorKind, Location, PoolSlot, Region, Result, Tensor};
+use tessera_core::{Error, ErrorKind, Event, Location, PoolSlot, Region, Result, Tensor};
 
 use crate::bell::Bell;
 use crate::channel::{Attempt, Incoming, NotSent, Outgoing, Peer, Received};
 use crate::courier::Inner;
+use crate::device::Written;
 use crate::driver::{Source, Token};
 use crate::flight::{Fate, Finish, Flight, Receipt};
 use crate::handover::{arm, disarm};
@@ -98,7 +99,8 @@ impl ShmOutgoing {
             return Ok(None);
         }
         let courier = self.courier.upgrade().ok_or_else(|| Error::lost("the transport ended"))?;
-        let Some((tensors, descriptors)) = courier.share(&message.tensors)? else {
+        let Some((tensors, descriptors)) = courier.share(&message.tensors, message.is_ahead)?
+        else {
             return Ok(None);
         };
         let mut state = lock(&self.state);
@@ -282,7 +284,9 @@ impl ShmIncoming {
         let own = self.own.upgrade().ok_or_else(|| Error::lost("the channel ended"))?;
         let receipt = Some(Receipt::new(sequence, own));
         Ok(Some(match result {
-            Ok((envelope, tensors)) => Received::Message(Message { envelope, tensors, receipt }),
+            Ok((envelope, tensors)) => {
+                Received::Message(Message { envelope, tensors, receipt, is_ahead: false })
+            }
             Err(error) => Received::Failed { peer: self.peer.clone(), request, error },
         }))
     }
@@ -358,19 +362,33 @@ impl Inner {
     /// to hold until they are taken.
     ///
     /// `None` where there is no memory free for copies.
-    pub(crate) fn share(&self, all: &[Tensor]) -> Result<Option<(Vec<Tensor>, Vec<Descriptor>)>> {
+    pub(crate) fn share(
+        &self,
+        all: &[Tensor],
+        ahead: bool,
+    ) -> Result<Option<(Vec<Tensor>, Vec<Descriptor>)>> {
         let mut tensors = Vec::with_capacity(all.len());
         let mut descriptors = Vec::with_capacity(all.len());
         // Those that must be copied go into one buffer: there are few.
         let mut copies: Vec<(usize, usize, Vec<u8>)> = Vec::new();
         let mut copied = 0usize;
         for (index, tensor) in all.iter().enumerate() {
-            let tensor = tensor.clone().settled()?;
+            // What a GPU writes is waited for by the receiver's.
+            let tensor = match tensor.location() {
+                Location::Host => tensor.clone().settled()?,
+                _ => tensor.clone(),
+            };
             let (dtype, shape) = (tensor.dtype(), tensor.shape());
             let pooled =
                 tensor.region().and_then(|(region, offset)| Some((region.pooled()?, offset)));
             if tensor.location() != Location::Host {
-                self.note_written(pooled.map(|(slot, _)| slot))?;
+                let slot = pooled.map(|(slot, _)| slot).filter(|slot| self.is_open(slot.pool));
+                let slot = slot.ok_or_else(|| {
+                    Error::unsupported("a tensor on a GPU that is in no pool can't be sent")
+                })?;
+                if !ahead {
+                    self.note_written(slot)?;
+                }
             }
             let (bytes, place) = match pooled.filter(|(slot, _)| self.is_open(slot.pool)) {
                 Some((slot, offset)) => {
@@ -412,19 +430,13 @@ impl Inner {
         Ok(Some((tensors, descriptors)))
     }
 
-    /// Notes when a buffer on a GPU is written; an error where it is in no pool that others can open.
-    fn note_written(&self, slot: Option<PoolSlot>) -> Result<()> {
-        let apart = || Error::unsupported("a tensor on a GPU that is in no pool can't be sent");
-        let slot = slot.filter(|slot| self.is_open(slot.pool)).ok_or_else(apart)?;
-        // One of another process was written before we got it.
+    /// Has the GPU say when a buffer of ours is written; one of another process is its owner's business.
+    pub(crate) fn note_written(&self, slot: PoolSlot) -> Result<()> {
         let own = match slot.pool.owner == self.id {
             true => lock(&self.pools).get(&slot.pool.number).and_then(Weak::upgrade),
             false => None,
         };
-        match own.as_ref().and_then(|pool| pool.device()) {
-            Some(device) => device.written(slot.slot as usize),
-            None => Ok(()),
-        }
+        own.map_or(Ok(()), |pool| pool.write_flag(slot.slot as usize, slot.generation))
     }
 
     /// The tensor that a header describes, held by this process.
@@ -440,11 +452,17 @@ impl Inner {
         let region = pool.hold(slot.slot, slot.generation).ok_or_else(|| {
             Error::lost("a tensor's memory is in use for something else: its sender is gone")
         })?;
-        if let Some(device) = pool.device() {
-            device.await_written(slot.slot as usize)?;
-        }
+        let written = pool.device().filter(|device| !device.is_ours()).map(|_| Written {
+            pool: Arc::clone(&pool),
+            slot: slot.slot as usize,
+            generation: slot.generation,
+        });
         pools.push(pool);
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        payload::tensor(descriptor, Arc::new(region), offset)
+        let tensor = payload::tensor(descriptor, Arc::new(region), offset)?;
+        Ok(match written {
+            Some(written) if !written.is_done() => tensor.awaiting(Arc::new(written)),
+            _ => tensor,
+        })
     }
 }

@@ -40,6 +40,10 @@ pub(crate) enum Bench {
     /// others must learn it within 100 ms and get their buffers back. Fails where anything is left:
     /// shared memory, temporary files, sockets, processes.
     Kill(BenchKill),
+    /// A model in blocks on a GPU beside the whole model: latency, energy, throughput and video memory
+    ///
+    /// The experiments of the BlockFlow thesis' chapter 4, on whatever GPU there is.
+    Gpu(BenchGpu),
     /// Strategies of placement: how long they plan, and how far from the optimum they are
     ///
     /// On hierarchies of nodes that are drawn as in the addnn thesis' section 7.2, or on instances from a
@@ -65,6 +69,26 @@ pub(crate) struct BenchChain {
     pub(crate) engine: EngineArguments,
     /// Measured runs of each
     #[arg(long, default_value_t = 100)]
+    pub(crate) runs: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchGpu {
+    /// ONNX file with one input and an open batch, or the name of a zoo architecture
+    #[arg(long, default_value = "resnet50")]
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) split: SplitArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    /// Rows of requests
+    #[arg(long, default_value = "1,2,4,8,16,32", value_delimiter = ',')]
+    pub(crate) batches: Vec<usize>,
+    /// Measured requests of each batch
+    #[arg(long, default_value_t = 200)]
     pub(crate) runs: usize,
     /// Print JSON
     #[arg(long)]

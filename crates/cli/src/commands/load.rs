@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tessera_core::{Error, Result};
 use tessera_load::{
-    Arrivals, Mode, Options, Phase, Progress, Rates, Report, Stop, SweepReport, Target, Workload,
-    WorkloadOptions, parse_range, parse_shape, run as measure, sweep,
+    Arrivals, MetricsPage, Mode, Options, Phase, Progress, Rates, Report, Stop, SweepReport,
+    Target, Workload, WorkloadOptions, parse_range, parse_shape, run as measure, sweep,
 };
 
 use crate::arguments::Load;
@@ -65,6 +65,9 @@ async fn load(arguments: &Load, stop: &Stop) -> Result<()> {
     options.warm_up = seconds(arguments.warm_up, "--warm-up")?;
     options.deadline = deadline;
     options.max_connections = arguments.connections;
+    if let Some(url) = &arguments.metrics {
+        options.metrics = Some(MetricsPage::open(url).await?);
+    }
     let bar = output::spinner("warming up");
     let show = |progress: &Progress| bar.set_message(line(progress));
     if let Some(rates) = &arguments.sweep {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use tessera_core::Device;
-use tessera_cuda::{Monitor, pci};
-use tessera_gateway::GpuSample;
+use tessera_cuda::{GpuProcess, Monitor, pci};
+use tessera_gateway::{GpuProcessSample, GpuSample};
 
 /// Reads GPUs; opened when the first block runs on one.
 #[derive(Default)]
@@ -29,6 +29,8 @@ impl Gpus {
             opened.inspect_err(|error| tracing::warn!(%error, "no metrics of GPUs")).ok()
         };
         let Some(monitor) = self.monitor.get_or_init(open) else { return Vec::new() };
+        let process =
+            |process: GpuProcess| GpuProcessSample { pid: process.pid, bytes: process.bytes };
         let read = |number: u32| {
             let place = pci(number).ok()?;
             let reading = monitor.read(&place).ok()?;
@@ -42,6 +44,7 @@ impl Gpus {
                 celsius: reading.celsius,
                 watts: reading.watts,
                 joules: reading.joules,
+                processes: reading.processes.into_iter().map(process).collect(),
             })
         };
         numbers.into_iter().filter_map(read).collect()

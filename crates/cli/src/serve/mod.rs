@@ -1,5 +1,6 @@
 //! `tessera serve`: a node, its dispatcher, the front ends of the protocol and the control plane.
 
+mod assembly;
 mod catalogue;
 mod gpus;
 mod listeners;
@@ -9,32 +10,27 @@ mod site;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
-use tessera_control::{Defaults, Manager, MemoryStore, RedbStore, Store};
-use tessera_core::{DType, Error, Result, TensorMut};
+use tessera_control::{Defaults, MemoryStore, RedbStore, Store};
+use tessera_core::{Error, Result};
 use tessera_engine::EngineName;
-use tessera_gateway::{Dispatcher, DispatcherOptions, FrontEndOptions, Monitor, MonitorOptions};
-use tessera_gateway::{TakeSample, TraceOptions, grpc_service, http_router};
-use tessera_node::{HostMemory, Memory, Node, NodeOptions, SharedMemory};
+use tessera_gateway::{
+    FrontEndOptions, Monitor, MonitorOptions, TakeSample, TraceOptions, grpc_service, http_router,
+};
 use tessera_plan::Isolation;
 use tessera_repository::Repository;
-use tessera_tensormq::{Courier, CourierOptions, Peers, Wait};
 use tokio::sync::watch;
 
 use crate::arguments::Serve;
 use crate::{interrupt, output};
-use catalogue::RepositoryCatalogue;
+pub(crate) use assembly::{Assembly, AssemblyOptions};
 use listeners::{Addresses, Listeners};
 use service::SiteService;
 use site::ServeSite;
-
-/// Bytes of inputs that may wait.
-const MOST_WAITING: usize = 512 << 20;
 
 /// What a server says of itself once it answers.
 #[derive(Serialize)]
@@ -67,26 +63,6 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
     Ok(())
 }
 
-/// Memory for inputs: such as the blocks that run can read it.
-struct InputMemory {
-    host: HostMemory,
-    shared: SharedMemory,
-    /// Whether any block is in a process of its own.
-    is_shared: AtomicBool,
-}
-
-impl InputMemory {
-    fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<TensorMut> {
-        if dtype == DType::String {
-            return Err(Error::unsupported("strings have no memory of their own"));
-        }
-        match self.is_shared.load(Ordering::Relaxed) {
-            true => self.shared.tensor(dtype, shape, Wait::No),
-            false => self.host.tensor(dtype, shape, Wait::No),
-        }
-    }
-}
-
 async fn serve(arguments: &Serve, mut stopped: watch::Receiver<bool>) -> Result<()> {
     let listeners = Listeners::bind(arguments).await?;
     let repository = arguments.repository.repo.clone();
@@ -102,55 +78,27 @@ async fn serve(arguments: &Serve, mut stopped: watch::Receiver<bool>) -> Result<
         false => Arc::new(RedbStore::open(state.join("intent.redb"))?),
     };
     let cores = cores(arguments.cores);
-    let courier = Courier::start(CourierOptions::default())?;
-    let peers = Arc::new(Peers::new(courier.clone()));
-    let memory = Arc::new(InputMemory {
-        host: HostMemory::default(),
-        shared: SharedMemory::new(courier.clone()),
-        is_shared: AtomicBool::new(false),
-    });
     let traces = arguments.traces.clone().map(|endpoint| TraceOptions {
         endpoint,
         sampled: 1.0,
         service: "tessera".to_owned(),
     });
     let monitor = Monitor::new(MonitorOptions { traces })?;
-    let make = Arc::clone(&memory);
-    let dispatcher = Dispatcher::start(DispatcherOptions {
-        courier: courier.clone(),
-        peers: Arc::clone(&peers),
-        cores: cores.get(),
-        memory: Arc::new(move |dtype, shape| make.tensor(dtype, shape)),
-        most_waiting: MOST_WAITING,
-        observer: Arc::clone(&monitor) as _,
-    })?;
-    let options = NodeOptions {
-        engine: arguments.engine,
+    let Assembly { site, dispatcher, manager } = Assembly::start(AssemblyOptions {
         repository: repository.clone(),
+        store,
+        engine: arguments.engine,
         cores,
-        program: program()?,
-        cache: Some(state.join("prepared")),
-    };
-    let events = site::pass_on(dispatcher.clone(), Arc::clone(&monitor));
-    let node = Node::new(options, peers, events)?;
-    let (engine, version) = node.engine();
-    let blocks = node.clone();
-    dispatcher.when_given_up(move |request| blocks.give_up(request));
-    let site = Arc::new(ServeSite::new(
-        node,
-        dispatcher.clone(),
-        Arc::clone(&monitor),
-        courier,
-        cores.get(),
-        Arc::clone(&memory),
-    ));
-    let defaults = Defaults {
-        isolation: arguments.isolation,
-        deadline: Duration::from_millis(arguments.deadline),
-        device: arguments.device,
-    };
-    let catalogue = Arc::new(RepositoryCatalogue { repository: repository.clone() });
-    let manager = Manager::new(store, catalogue, Arc::clone(&site) as _, defaults);
+        transport: arguments.transport,
+        monitor: Arc::clone(&monitor),
+        observer: Arc::clone(&monitor) as _,
+        defaults: Defaults {
+            isolation: arguments.isolation,
+            deadline: Duration::from_millis(arguments.deadline),
+            device: arguments.device,
+        },
+    })?;
+    let (engine, version) = site.node.engine();
     let is_up = Arc::new(AtomicBool::new(false));
     let service: Arc<dyn tessera_gateway::Service> = Arc::new(SiteService {
         site: Arc::clone(&site),
@@ -255,18 +203,6 @@ fn announce(
 fn cores(asked: Option<NonZeroUsize>) -> NonZeroUsize {
     let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     asked.unwrap_or(all)
-}
-
-/// This program, for blocks in processes of their own.
-fn program() -> Result<PathBuf> {
-    // The file itself, even where it is replaced by another while we run.
-    let own = PathBuf::from("/proc/self/exe");
-    match own.exists() {
-        true => Ok(own),
-        false => {
-            std::env::current_exe().map_err(|error| Error::io("where this program is", &error))
-        }
-    }
 }
 
 /// Whether blocks are in processes of their own.

@@ -14,15 +14,15 @@ use tessera_node::{InstanceState, Node, NodeEvent, UnitFacts};
 use tessera_plan::{Isolation, PlannedTask, Unit, UnitId, deploy};
 use tessera_tensormq::Courier;
 
-use super::InputMemory;
+use super::assembly::InputMemory;
 use super::gpus::Gpus;
 
 /// Requests of one task whose rows may leave at exits travel row by row: so many of them at a time.
 const ROWS_AT_A_TIME: usize = 32;
 
 /// What runs here.
-pub(super) struct ServeSite {
-    pub(super) node: Node,
+pub(crate) struct ServeSite {
+    pub(crate) node: Node,
     pub(super) dispatcher: Dispatcher,
     pub(super) monitor: Arc<Monitor>,
     courier: Courier,
@@ -48,6 +48,7 @@ pub(super) fn pass_on(dispatcher: Dispatcher, monitor: Arc<Monitor>) -> impl Fn(
                 "comes_back": comes_back,
             }));
         }
+        NodeEvent::Lost { request, part } => dispatcher.lost(request, part),
     }
 }
 

@@ -55,6 +55,15 @@ fn closed_and_open_loops_and_sweeps_are_measured_and_shown() {
     assert_eq!(shown.code, Some(0), "{}", shown.err);
     assert!(shown.out.contains("closed loop") && shown.out.contains("5 ok"), "{}", shown.out);
 
+    // Nothing runs on a GPU: that is said, and the run is as it would be without.
+    let metrics = format!("http://{}/metrics", server.metrics);
+    let watched = load(&["--requests", "5", "--metrics", &metrics]);
+    assert_eq!((&watched["outcomes"]["ok"], watched.get("gpus")), (&5.into(), None), "{watched}");
+    assert!(watched["gpu_note"].as_str().unwrap().contains(&metrics), "{watched}");
+    let wrong = format!("http://{}/nothing", server.metrics);
+    let wrong = ["load", "chain", "--url", &url, "--metrics", &wrong];
+    refuse(place.path(), &wrong, &["metrics", "/nothing", "404"]);
+
     refuse(place.path(), &["load", "nobody", "--url", &url], &["nobody", "404", "chain"]);
     let wrong = ["load", "chain", "--url", &url, "--shape", "z=1,2"];
     refuse(place.path(), &wrong, &["\"z\"", "\"x\""]);

@@ -20,8 +20,7 @@ use tessera_core::{DType, Error, Result, Tensor, TensorMut, display_shape};
 use tessera_graph::check_inputs;
 use tessera_plan::{Log, Outcome, Record, Route, UnitId};
 use tessera_tensormq::{
-    Courier, Deadline, InboxOptions, MOST_DEPTH, Message, Peers, Received, RequestId, TraceContext,
-    Wait,
+    Courier, Deadline, MOST_DEPTH, Message, Peers, Received, RequestId, TraceContext, Wait,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -125,8 +124,7 @@ impl Dispatcher {
     /// Starts a dispatcher without tasks, on the runtime that this is called on.
     pub fn start(options: DispatcherOptions) -> Result<Self> {
         let DispatcherOptions { courier, peers, cores, memory, most_waiting, observer } = options;
-        let inbox_options = InboxOptions { depth: MOST_DEPTH, ..InboxOptions::default() };
-        let mut inbox = courier.inbox(HOME, &inbox_options)?;
+        let mut inbox = peers.inbox(HOME, MOST_DEPTH)?;
         peers.add(HOME, inbox.address().clone());
         let inner = Arc::new(Inner {
             peers,
@@ -223,6 +221,14 @@ impl Dispatcher {
     pub fn instance_down(&self, unit: &UnitId, instance: &str, why: &str, comes_back: bool) {
         let mut state = self.0.lock();
         let replies = state.instance_down(unit, instance, why, comes_back);
+        self.0.deliver(&mut state, replies);
+        self.0.pump(state);
+    }
+
+    /// A request is lost on its way: whatever comes of that try is no answer, and it is sent again.
+    pub fn lost(&self, request: RequestId, part: u32) {
+        let mut state = self.0.lock();
+        let replies = state.lost(request, part, "a block failed to compute what others waited for");
         self.0.deliver(&mut state, replies);
         self.0.pump(state);
     }

@@ -6,8 +6,9 @@
 
 use super::counters::{BlockCounts, Counters, REASONS, VersionCounts};
 use super::exposition::{Exposition, Kind};
+use super::gpus;
 use super::histogram::Histogram;
-use super::sample::{GpuSample, Sample};
+use super::sample::Sample;
 use super::usage::UsedNow;
 
 /// Everything there is to tell.
@@ -22,7 +23,6 @@ pub(super) struct Told<'a> {
 type OfVersion = fn(&VersionCounts) -> f64;
 type OfBlock = fn(&BlockCounts) -> &Histogram;
 type OfProcess = fn(&UsedNow) -> f64;
-type OfGpu = fn(&GpuSample) -> Option<f64>;
 
 const OF_VERSIONS: [(&str, &str, OfVersion); 8] = [
     ("nv_inference_request_success", "Requests that were answered", |counts| counts.success as f64),
@@ -111,39 +111,13 @@ const OF_PROCESSES: [(&str, Kind, &str, OfProcess); 5] = [
     ),
 ];
 
-/// What a GPU tells, under Triton's names where there are some.
-const OF_GPUS: [(&str, Kind, &str, OfGpu); 7] = [
-    ("nv_gpu_utilization", Kind::Gauge, "Share of the time that a GPU was busy", |gpu| {
-        gpu.utilisation
-    }),
-    ("nv_gpu_memory_total_bytes", Kind::Gauge, "Memory of a GPU", |gpu| {
-        gpu.memory_bytes.map(|bytes| bytes as f64)
-    }),
-    ("nv_gpu_memory_used_bytes", Kind::Gauge, "Memory of a GPU that is in use, by all", |gpu| {
-        gpu.used_bytes.map(|bytes| bytes as f64)
-    }),
-    ("nv_gpu_power_usage", Kind::Gauge, "Watts that a GPU draws", |gpu| gpu.watts),
-    (
-        "nv_energy_consumption",
-        Kind::Counter,
-        "Joules that a GPU has drawn since its driver was loaded",
-        |gpu| gpu.joules,
-    ),
-    ("tessera_gpu_clock_hertz", Kind::Gauge, "Clock of a GPU's multiprocessors", |gpu| {
-        gpu.clock_mhz.map(|clock| f64::from(clock) * 1e6)
-    }),
-    ("tessera_gpu_temperature_celsius", Kind::Gauge, "Temperature of a GPU", |gpu| {
-        gpu.celsius.map(f64::from)
-    }),
-];
-
 /// The metrics as text.
 pub(super) fn render(told: &Told<'_>) -> String {
     let mut exposition = Exposition::default();
     tasks(&mut exposition, told.counters, told.sample);
     blocks(&mut exposition, told.counters, told.sample);
     processes(&mut exposition, told.used);
-    gpus(&mut exposition, &told.sample.gpus);
+    gpus::write(&mut exposition, told.sample);
     let waiting = told.sample.waiting as f64;
     exposition
         .family("tessera_queue_length", Kind::Gauge, "Requests that wait at the dispatcher")
@@ -279,21 +253,6 @@ fn processes(exposition: &mut Exposition, used: &[UsedNow]) {
                 ("pid", process.as_str()),
             ];
             family.value(&labels, of(used));
-        }
-    }
-}
-
-fn gpus(exposition: &mut Exposition, gpus: &[GpuSample]) {
-    for (name, kind, help, of) in OF_GPUS {
-        let known = || gpus.iter().filter_map(|gpu| Some((gpu, of(gpu)?)));
-        // Without a GPU there is nothing to say of them.
-        if known().next().is_none() {
-            continue;
-        }
-        let mut family = exposition.family(name, kind, help);
-        for (gpu, value) in known() {
-            family
-                .value(&[("gpu_uuid", gpu.uuid.as_str()), ("device", gpu.device.as_str())], value);
         }
     }
 }

@@ -41,6 +41,17 @@ pub struct GpuSample {
     pub watts: Option<f64>,
     /// What it has drawn since the driver was loaded.
     pub joules: Option<f64>,
+    /// The processes that compute on it, also those of others.
+    pub processes: Vec<GpuProcessSample>,
+}
+
+/// A process that computes on a GPU.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GpuProcessSample {
+    /// Its number.
+    pub pid: u32,
+    /// Memory of the GPU that it uses, where that is known.
+    pub bytes: Option<u64>,
 }
 
 /// A task at one moment.

@@ -15,7 +15,7 @@ pub(super) const HERTZ: u64 = 10;
 const KEPT: usize = 60 * HERTZ as usize;
 
 /// What the server itself goes by where blocks and instances are named.
-const SERVER: &str = "server";
+pub(super) const SERVER: &str = "server";
 
 /// The processes of blocks and our own.
 #[derive(Debug, Default)]

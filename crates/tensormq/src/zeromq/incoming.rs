@@ -333,7 +333,7 @@ fn assemble(
         }
         tensors.push(payload::tensor(descriptor, Arc::new(received(frame)), 0)?);
     }
-    Ok(Message { envelope: view.envelope(), tensors, receipt: None })
+    Ok(Message { envelope: view.envelope(), tensors, receipt: None, is_ahead: false })
 }
 
 impl Incoming for ZmqIncoming {

@@ -2,6 +2,7 @@
 
 mod chain;
 mod disturb;
+mod gpu;
 mod hop;
 mod hop_compare;
 mod kill;
@@ -28,6 +29,7 @@ pub(super) fn run(command: &Bench) -> Result<()> {
         Bench::Overload(arguments) => overload::run(arguments),
         Bench::Change(arguments) => disturb::change(arguments),
         Bench::Faults(arguments) => disturb::faults(arguments),
+        Bench::Gpu(arguments) => gpu::run(arguments),
         Bench::Kill(arguments) => kill::run(arguments),
         Bench::Peer(arguments) => peer::run(arguments),
         Bench::Placement(arguments) => placement::run(arguments),

@@ -1,0 +1,84 @@
+//! Numbers in memory of the host that GPUs of several processes write and wait for.
+//!
+//! They order work between processes like events, but may be waited for before whoever writes them was told to: an
+//! event that nobody has recorded yet holds nobody up.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+use tessera_core::Result;
+
+use crate::Gpu;
+use crate::driver::check;
+
+/// Memory of the host that a GPU reads and writes in place.
+pub struct Flags {
+    gpu: Arc<Gpu>,
+    host: NonNull<u8>,
+    device: sys::CUdeviceptr,
+    len: usize,
+}
+
+// SAFETY: it is plain memory, which the GPU and others change number by number.
+unsafe impl Send for Flags {}
+// SAFETY: as above.
+unsafe impl Sync for Flags {}
+
+impl Flags {
+    /// Lets the GPU use so many bytes at an address of the host.
+    ///
+    /// # Safety
+    /// The memory must be mapped, in whole pages, for as long as this lives.
+    pub unsafe fn over(gpu: &Arc<Gpu>, host: NonNull<u8>, len: usize) -> Result<Self> {
+        gpu.enter()?;
+        let how = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: the caller says that the memory is there.
+        check("memory of the host for a GPU", unsafe {
+            sys::cuMemHostRegister_v2(host.as_ptr().cast(), len, how).result()
+        })?;
+        let mut made = Self { gpu: Arc::clone(gpu), host, device: 0, len };
+        // SAFETY: registered above; the address is written.
+        check("memory of the host for a GPU", unsafe {
+            let device = &raw mut made.device;
+            sys::cuMemHostGetDevicePointer_v2(device, host.as_ptr().cast(), 0).result()
+        })?;
+        Ok(made)
+    }
+
+    /// Has the stream write a number there, once all that was put into it so far is done.
+    pub fn write(&self, offset: usize, value: u32) -> Result<()> {
+        let at = self.at(offset);
+        self.gpu.enter()?;
+        // SAFETY: the number is within the memory. By default all that was written before is seen before it.
+        check("a flag", unsafe {
+            let how = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
+            sys::cuStreamWriteValue32_v2(self.gpu.raw_stream(), at, value, how).result()
+        })
+    }
+
+    /// Has the stream wait until the number is there; the host doesn't.
+    pub fn wait(&self, offset: usize, value: u32) -> Result<()> {
+        let at = self.at(offset);
+        self.gpu.enter()?;
+        // SAFETY: the number is within the memory.
+        check("waiting for a flag", unsafe {
+            let how = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_EQ as u32;
+            sys::cuStreamWaitValue32_v2(self.gpu.raw_stream(), at, value, how).result()
+        })
+    }
+
+    fn at(&self, offset: usize) -> sys::CUdeviceptr {
+        // Offsets are ours: those of slots.
+        self.device + offset.min(self.len.saturating_sub(4)) as sys::CUdeviceptr
+    }
+}
+
+impl Drop for Flags {
+    fn drop(&mut self) {
+        if self.gpu.enter().is_ok() {
+            // SAFETY: registered by `over`, and taken back once. What goes wrong here can't be mended.
+            unsafe { sys::cuMemHostUnregister(self.host.as_ptr().cast()).result() }.ok();
+        }
+    }
+}
