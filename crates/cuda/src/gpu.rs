@@ -16,11 +16,13 @@ pub struct Gpu {
     number: u32,
     context: sys::CUcontext,
     stream: sys::CUstream,
+    /// A second stream, once somebody asked for it.
+    aside: Mutex<Option<sys::CUstream>>,
     /// Memory that is free to be used again.
     pub(crate) free: Mutex<Free>,
 }
 
-// SAFETY: the driver's handles may be used from any thread; what is free is behind a lock.
+// SAFETY: the driver's handles may be used from any thread; what is changed later is behind locks.
 unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
@@ -62,7 +64,7 @@ impl Gpu {
         check("its context", unsafe { result::ctx::set_current(context) })?;
         let stream =
             check("a stream", result::stream::create(result::stream::StreamKind::NonBlocking))?;
-        Ok(Self { number, context, stream, free: Mutex::default() })
+        Ok(Self { number, context, stream, aside: Mutex::default(), free: Mutex::default() })
     }
 
     /// Its number.
@@ -77,6 +79,20 @@ impl Gpu {
 
     pub(crate) fn raw_stream(&self) -> sys::CUstream {
         self.stream
+    }
+
+    /// A stream beside the one that all work goes into, for copies between memory that no other work uses: they
+    /// need not wait for what blocks compute.
+    pub(crate) fn aside(&self) -> Result<sys::CUstream> {
+        self.enter()?;
+        let mut aside = self.aside.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(stream) = *aside {
+            return Ok(stream);
+        }
+        let made = result::stream::create(result::stream::StreamKind::NonBlocking);
+        let stream = check("a stream", made)?;
+        *aside = Some(stream);
+        Ok(stream)
     }
 
     /// Makes it the one that this thread's calls are for.

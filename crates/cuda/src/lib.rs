@@ -6,16 +6,18 @@
 //! All work of a process on a GPU goes into one stream ([`Gpu::stream`]): what is put in later runs later. So
 //! blocks of one process hand memory to each other without events, and memory that is given back on the host may
 //! be used again at once: whoever writes it next does so after all who read it before. Between processes, numbers in
-//! memory that all of them share order ([`Flags`]).
+//! memory that all of them share order ([`Registered`]). Copies from the host to memory of other processes
+//! ([`SharedMemory::write`]) are the one exception: nothing else uses what they write, and they need not wait for what
+//! blocks compute.
 
 mod copies;
 mod device;
 mod driver;
 mod event;
-mod flags;
 mod gpu;
 mod memory;
 mod monitor;
+mod registered;
 mod shared;
 mod span;
 
@@ -23,9 +25,9 @@ pub use copies::{Copies, copies};
 pub use device::{GpuInfo, Peer, devices, pci};
 pub use driver::{driver_version, is_there};
 pub use event::CudaEvent;
-pub use flags::Flags;
 pub use gpu::Gpu;
-pub use memory::{DeviceBuffer, PinnedBuffer, copy, join, to_device, to_host};
+pub use memory::{DeviceBuffer, Pinned, PinnedBuffer, copy, join, to_device, to_host};
 pub use monitor::{GpuProcess, GpuReading, Monitor};
+pub use registered::Registered;
 pub use shared::{HANDLE, SharedMemory};
 pub use span::{OpenSpan, Span};

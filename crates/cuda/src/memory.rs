@@ -21,6 +21,9 @@ const GRAIN: usize = 4096;
 /// Buffers of a size that are kept.
 const MOST_KEPT: usize = 16;
 
+/// Bytes of pinned memory that are kept, of all sizes together.
+const MOST_PINNED_BYTES: usize = 512 << 20;
+
 /// Memory that is free to be used again, by size.
 #[derive(Default)]
 pub(crate) struct Free {
@@ -146,11 +149,27 @@ impl PinnedBuffer {
     }
 }
 
+/// Makes memory of the host that a GPU copies from and to.
+pub struct Pinned(Arc<Gpu>);
+
+impl Pinned {
+    /// For this GPU.
+    pub fn new(gpu: u32) -> Result<Self> {
+        Gpu::open(gpu).map(Self)
+    }
+
+    /// Memory of so many bytes.
+    pub fn buffer(&self, len: usize) -> Result<tessera_core::Buffer> {
+        Ok(Box::new(PinnedBuffer::new(&self.0, len)?))
+    }
+}
+
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         let mut free = lock(&self.gpu);
+        let kept: usize = free.pinned.iter().map(|(size, same)| size * same.len()).sum();
         let same = free.pinned.entry(self.size).or_default();
-        if same.len() < MOST_KEPT {
+        if same.len() < MOST_KEPT || kept + self.size <= MOST_PINNED_BYTES {
             same.push(self.address.as_ptr().expose_provenance());
             return;
         }

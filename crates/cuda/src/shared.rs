@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
-use tessera_core::Result;
+use tessera_core::{Error, Event, Location, Result, Tensor};
 
-use crate::Gpu;
 use crate::driver::check;
+use crate::{CudaEvent, Gpu, to_host};
 
 /// What another process needs to open memory: bytes to hand over.
 pub const HANDLE: usize = 64;
@@ -56,6 +56,72 @@ impl SharedMemory {
     /// Where it is in this process.
     pub fn address(&self) -> usize {
         self.address as usize
+    }
+
+    /// The GPU that it is on.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Bytes from its address to the end of the allocation, as the driver knows it.
+    pub fn size(&self) -> Result<usize> {
+        self.gpu.enter()?;
+        let (mut start, mut size) = (0, 0);
+        // SAFETY: the address is that of memory that was made or opened; both numbers are written.
+        check("the size of shared memory", unsafe {
+            sys::cuMemGetAddressRange_v2(&raw mut start, &raw mut size, self.address).result()
+        })?;
+        // A small allocation is part of a larger one, which may start before it.
+        let before = self.address.saturating_sub(start) as usize;
+        Ok(size.saturating_sub(before))
+    }
+
+    /// Copies a tensor to `offset` bytes into it, and waits until it is there.
+    ///
+    /// What comes from the host does not wait for other work on the GPU: nobody else may use these bytes now.
+    pub fn write(&self, offset: usize, tensor: &Tensor) -> Result<()> {
+        if tensor.strings().is_some() {
+            return Err(Error::unsupported("strings on a GPU"));
+        }
+        let (len, room) = (tensor.byte_len(), self.size()?);
+        if offset.checked_add(len).is_none_or(|end| end > room) {
+            return Err(Error::invalid(format!(
+                "{len} bytes at offset {offset} of shared memory, which has {room}"
+            )));
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        let target = self.address + offset as sys::CUdeviceptr;
+        match tensor.location() {
+            Location::Cuda(number) if number == self.gpu.number() => {
+                self.write_device(target, tensor)
+            }
+            _ => self.write_host(target, &to_host(tensor)?.settled()?),
+        }
+    }
+
+    /// In the stream: what computes the tensor is in it too.
+    fn write_device(&self, target: sys::CUdeviceptr, tensor: &Tensor) -> Result<()> {
+        self.gpu.enter()?;
+        let source = tensor.address().unwrap_or(0) as sys::CUdeviceptr;
+        // SAFETY: the tensor has so many bytes there, `write` has seen to the room for them, and both stay until the
+        // copy is done, which is waited for.
+        let copied = unsafe {
+            result::memcpy_dtod_async(target, source, tensor.byte_len(), self.gpu.raw_stream())
+        };
+        check("a copy on the GPU", copied)?;
+        CudaEvent::record(&self.gpu)?.wait()
+    }
+
+    fn write_host(&self, target: sys::CUdeviceptr, tensor: &Tensor) -> Result<()> {
+        let unreadable = || Error::unsupported("a copy to the GPU of what the CPU can't read");
+        let bytes = tensor.bytes().ok_or_else(unreadable)?;
+        let stream = self.gpu.aside()?;
+        // SAFETY: `write` has seen to the room for the bytes, which stay until the copy is done: it is waited for.
+        check("a copy to the GPU", unsafe { result::memcpy_htod_async(target, bytes, stream) })?;
+        // SAFETY: the stream stays until the process ends.
+        check("waiting for a copy", unsafe { result::stream::synchronize(stream) })
     }
 }
 

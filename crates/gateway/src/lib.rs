@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cuda_memory;
 mod dispatcher;
 mod front_end;
 mod grpc;
@@ -11,10 +12,12 @@ mod monitor;
 mod protocol;
 mod service;
 mod shared_memory;
+mod shared_regions;
 mod status;
 
 pub use dispatcher::{
-    Dispatcher, DispatcherOptions, Ended, EndedAs, MakeMemory, Observer, TaskEntry, UnitEntry,
+    Dispatcher, DispatcherOptions, Ended, EndedAs, MakeMemory, Observer, ShareInput, TaskEntry,
+    UnitEntry,
 };
 pub use front_end::FrontEndOptions;
 pub use grpc::{GrpcFrontEnd, generated as inference, grpc_service};
@@ -26,4 +29,4 @@ pub use monitor::{
 pub use service::{
     Answer, Answering, Refusal, Request, Service, Spent, TaskInfo, TaskState, TaskStatistics,
 };
-pub use shared_memory::SharedMemory as SharedRegions;
+pub use shared_regions::SharedRegions;

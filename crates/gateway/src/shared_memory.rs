@@ -1,19 +1,18 @@
-//! Regions of system shared memory that clients have registered, for inputs and outputs that
-//! never pass through a socket.
+//! A region of system shared memory that a client has registered.
 //!
-//! A region is a file below `/dev/shm`, which is what `shm_open` makes. It is read and written
-//! with system calls and not mapped: a client that truncates its file then gets an error, where a
-//! mapping would kill the server.
+//! It is a file below `/dev/shm`, which is what `shm_open` makes. It is read and written with system
+//! calls and not mapped: a client that truncates its file then gets an error, where a mapping would
+//! kill the server.
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::Serialize;
 use tessera_core::{Error, Result};
+
+use crate::shared_regions::Place;
 
 /// Where `shm_open` keeps its files.
 const FOLDER: &str = "/dev/shm";
@@ -31,126 +30,50 @@ pub(crate) struct RegionStatus {
     pub(crate) byte_size: u64,
 }
 
-/// Where a tensor is in a registered region.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) region: String,
-    pub(crate) offset: u64,
-    pub(crate) byte_size: u64,
-}
-
-/// The regions that clients have registered, by name.
-#[derive(Debug, Default)]
-pub struct SharedMemory {
-    regions: Mutex<BTreeMap<String, Arc<Region>>>,
-}
-
+/// A region of system shared memory.
 #[derive(Debug)]
-struct Region {
+pub(crate) struct SystemRegion {
     status: RegionStatus,
     file: File,
 }
 
-impl SharedMemory {
-    /// Registers a region; a name that is taken is refused.
-    pub(crate) fn register(&self, status: RegionStatus) -> Result<()> {
-        if self.lock().contains_key(&status.name) {
-            return Err(taken(&status.name));
-        }
-        let region = Region::open(status)?;
-        let mut regions = self.lock();
-        // Two clients may have got here with the same name: the first one has it.
-        if regions.contains_key(&region.status.name) {
-            return Err(taken(&region.status.name));
-        }
-        regions.insert(region.status.name.clone(), Arc::new(region));
-        Ok(())
-    }
-
-    /// Forgets a region; a name that nobody registered is fine.
-    pub(crate) fn unregister(&self, name: &str) {
-        self.lock().remove(name);
-    }
-
-    /// Forgets every region.
-    pub(crate) fn unregister_all(&self) {
-        self.lock().clear();
-    }
-
-    /// One region, or every region for the empty name.
-    pub(crate) fn status(&self, name: &str) -> Result<Vec<RegionStatus>> {
-        let regions = self.lock();
-        if name.is_empty() {
-            return Ok(regions.values().map(|region| region.status.clone()).collect());
-        }
-        match regions.get(name) {
-            Some(region) => Ok(vec![region.status.clone()]),
-            None => Err(unknown(name)),
-        }
+impl SystemRegion {
+    pub(crate) fn status(&self) -> &RegionStatus {
+        &self.status
     }
 
     /// Fills `target` from the start of a place, which must be as long.
     pub(crate) fn read(&self, place: &Place, target: &mut [u8]) -> Result<()> {
-        let (region, start) = self.find(place)?;
-        region.file.read_exact_at(target, start).map_err(|error| region.blame("read", &error))
+        let start = self.start(place)?;
+        self.file.read_exact_at(target, start).map_err(|error| self.blame("read", &error))
     }
 
     /// All the bytes of a place.
     pub(crate) fn read_all(&self, place: &Place) -> Result<Vec<u8>> {
-        // Found before anything is allocated: the length is the client's word.
-        let (region, start) = self.find(place)?;
+        // Checked before anything is allocated: the length is the client's word.
+        let start = self.start(place)?;
         let mut bytes = vec![0; usize::try_from(place.byte_size).unwrap_or(usize::MAX)];
-        region
-            .file
-            .read_exact_at(&mut bytes, start)
-            .map_err(|error| region.blame("read", &error))?;
+        self.file.read_exact_at(&mut bytes, start).map_err(|error| self.blame("read", &error))?;
         Ok(bytes)
     }
 
     /// Writes the bytes of a tensor to a place, which must be at least as long.
     pub(crate) fn write(&self, place: &Place, bytes: &[u8]) -> Result<()> {
-        if place.byte_size < bytes.len() as u64 {
-            return Err(Error::invalid(format!(
-                "shared memory region '{}': {} bytes were set aside, the tensor has {}",
-                place.region,
-                place.byte_size,
-                bytes.len()
-            )));
-        }
-        let (region, start) = self.find(place)?;
-        region.file.write_all_at(bytes, start).map_err(|error| region.blame("write", &error))
+        place.check_room(bytes.len())?;
+        let start = self.start(place)?;
+        self.file.write_all_at(bytes, start).map_err(|error| self.blame("write", &error))
     }
 
-    /// The region of a place, and where in its file the place starts.
-    fn find(&self, place: &Place) -> Result<(Arc<Region>, u64)> {
-        let region =
-            self.lock().get(&place.region).cloned().ok_or_else(|| unknown(&place.region))?;
-        let status = &region.status;
-        let fits =
-            place.offset.checked_add(place.byte_size).is_some_and(|end| end <= status.byte_size);
-        if !fits {
-            return Err(Error::invalid(format!(
-                "shared memory region '{}' has {} bytes, asked for {} at offset {}",
-                status.name, status.byte_size, place.byte_size, place.offset
-            )));
-        }
+    /// Where in the file a place starts.
+    fn start(&self, place: &Place) -> Result<u64> {
+        place.check_inside(self.status.byte_size)?;
         // Its client may have made the file shorter since.
-        region.check_file()?;
+        self.check_file()?;
         // Both ends were checked: this is below the end of the file.
-        let start = status.offset.saturating_add(place.offset);
-        Ok((region, start))
+        Ok(self.status.offset.saturating_add(place.offset))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Region>>> {
-        self.regions.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl Region {
-    fn open(status: RegionStatus) -> Result<Self> {
-        if status.name.is_empty() {
-            return Err(Error::invalid("a shared memory region needs a name"));
-        }
+    pub(crate) fn open(status: RegionStatus) -> Result<Self> {
         if status.byte_size == 0 {
             return Err(Error::invalid(format!(
                 "shared memory region '{}': byte_size is 0, expected 1 or more",
@@ -216,38 +139,33 @@ fn path_of(key: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(FOLDER).join(file))
 }
 
-fn taken(name: &str) -> Error {
-    Error::invalid(format!("shared memory region '{name}' already in manager"))
+/// A file in `/dev/shm` that goes away with the test.
+#[cfg(test)]
+pub(crate) struct Scratch(String);
+
+#[cfg(test)]
+impl Scratch {
+    pub(crate) fn new(name: &str, len: usize) -> Self {
+        let key = format!("/tessera-test-{}-{name}", std::process::id());
+        std::fs::write(path_of(&key).unwrap(), vec![7; len]).unwrap();
+        Self(key)
+    }
+
+    pub(crate) fn region(&self, offset: u64, byte_size: u64) -> RegionStatus {
+        RegionStatus { name: "r".into(), key: self.0.clone(), offset, byte_size }
+    }
 }
 
-fn unknown(name: &str) -> Error {
-    Error::not_found(format!("Unable to find system shared memory region: '{name}'"))
+#[cfg(test)]
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_file(path_of(&self.0).unwrap()).unwrap();
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A file in `/dev/shm` that goes away with the test.
-    struct Scratch(String);
-
-    impl Scratch {
-        fn new(name: &str, len: usize) -> Self {
-            let key = format!("/tessera-test-{}-{name}", std::process::id());
-            std::fs::write(path_of(&key).unwrap(), vec![7; len]).unwrap();
-            Self(key)
-        }
-
-        fn region(&self, offset: u64, byte_size: u64) -> RegionStatus {
-            RegionStatus { name: "r".into(), key: self.0.clone(), offset, byte_size }
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            std::fs::remove_file(path_of(&self.0).unwrap()).unwrap();
-        }
-    }
 
     fn place(offset: u64, byte_size: u64) -> Place {
         Place { region: "r".into(), offset, byte_size }
@@ -263,56 +181,38 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_registered_once_and_forgotten_as_often_as_one_likes() {
-        let scratch = Scratch::new("once", 16);
-        let regions = SharedMemory::default();
-        regions.register(scratch.region(0, 16)).unwrap();
-        let error = regions.register(scratch.region(0, 8)).unwrap_err();
-        assert_eq!(error.to_string(), "shared memory region 'r' already in manager");
-        assert_eq!(regions.status("r").unwrap(), [scratch.region(0, 16)]);
-        assert_eq!(regions.status("").unwrap().len(), 1);
-        regions.unregister("r");
-        regions.unregister("r");
-        assert!(regions.status("r").is_err());
-        assert!(regions.status("").unwrap().is_empty());
-    }
-
-    #[test]
     fn a_region_must_be_inside_its_file() {
         let scratch = Scratch::new("inside", 16);
-        let regions = SharedMemory::default();
         for (offset, byte_size) in [(0, 17), (16, 1), (u64::MAX, 2), (0, 0)] {
-            assert!(regions.register(scratch.region(offset, byte_size)).is_err(), "{offset}");
+            assert!(SystemRegion::open(scratch.region(offset, byte_size)).is_err(), "{offset}");
         }
-        let error = regions.register(scratch.region(8, 9)).unwrap_err().to_string();
+        let error = SystemRegion::open(scratch.region(8, 9)).unwrap_err().to_string();
         assert!(error.contains("has 16 bytes, asked for 9 at offset 8"), "{error}");
     }
 
     #[test]
     fn a_place_must_be_inside_its_region() {
         let scratch = Scratch::new("place", 16);
-        let regions = SharedMemory::default();
-        regions.register(scratch.region(4, 8)).unwrap();
-        regions.write(&place(2, 3), &[1, 2, 3]).unwrap();
+        let region = SystemRegion::open(scratch.region(4, 8)).unwrap();
+        region.write(&place(2, 3), &[1, 2, 3]).unwrap();
         let mut read = [0; 5];
-        regions.read(&place(1, 5), &mut read).unwrap();
+        region.read(&place(1, 5), &mut read).unwrap();
         assert_eq!(read, [7, 1, 2, 3, 7]);
-        assert_eq!(regions.read_all(&place(6, 2)).unwrap(), [7, 7]);
+        assert_eq!(region.read_all(&place(6, 2)).unwrap(), [7, 7]);
         for (offset, byte_size) in [(0, 9), (8, 1), (u64::MAX, 1)] {
-            assert!(regions.read_all(&place(offset, byte_size)).is_err(), "{offset}");
+            assert!(region.read_all(&place(offset, byte_size)).is_err(), "{offset}");
         }
-        let error = regions.write(&place(0, 2), &[1, 2, 3]).unwrap_err().to_string();
+        let error = region.write(&place(0, 2), &[1, 2, 3]).unwrap_err().to_string();
         assert!(error.contains("2 bytes were set aside, the tensor has 3"), "{error}");
     }
 
     #[test]
     fn a_file_that_became_shorter_is_an_error() {
         let scratch = Scratch::new("shorter", 16);
-        let regions = SharedMemory::default();
-        regions.register(scratch.region(0, 16)).unwrap();
+        let region = SystemRegion::open(scratch.region(0, 16)).unwrap();
         std::fs::write(path_of(&scratch.0).unwrap(), [7; 4]).unwrap();
-        assert!(regions.read_all(&place(0, 16)).is_err());
-        assert!(regions.write(&place(0, 16), &[0; 16]).is_err());
+        assert!(region.read_all(&place(0, 16)).is_err());
+        assert!(region.write(&place(0, 16), &[0; 16]).is_err());
     }
 
     #[test]
@@ -320,9 +220,8 @@ mod tests {
         let scratch = Scratch::new("target", 16);
         let link = format!("{}-link", scratch.0);
         std::os::unix::fs::symlink(path_of(&scratch.0).unwrap(), path_of(&link).unwrap()).unwrap();
-        let regions = SharedMemory::default();
         let status = RegionStatus { name: "r".into(), key: link.clone(), offset: 0, byte_size: 1 };
-        let refused = regions.register(status).is_err();
+        let refused = SystemRegion::open(status).is_err();
         std::fs::remove_file(path_of(&link).unwrap()).unwrap();
         assert!(refused);
     }

@@ -110,7 +110,11 @@ fn start_worker(
     given_up: &Arc<GivenUp>,
     losses: &Arc<Losses>,
 ) -> Result<(Worker, Arc<Peers>, FromBlock)> {
-    let courier = Courier::start(CourierOptions::default())?;
+    let gpu = match start.unit.settings.device {
+        Device::Cpu => None,
+        Device::Cuda(number) => Some(number),
+    };
+    let courier = Courier::start(CourierOptions { gpu, ..CourierOptions::default() })?;
     let gone = Arc::clone(losses);
     courier.when_gone(move |process, free| gone.tell(Loss::Process(process), free));
     let (engine, _) = tessera_engine::choose(start.engine()?)?;

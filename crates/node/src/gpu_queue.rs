@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use tessera_core::{Device, Event, Result};
+use tessera_core::{Device, Event, Result, Tensor};
 use tessera_engine::Span;
 use tessera_plan::Isolation;
 
@@ -76,6 +76,17 @@ struct Run {
     /// Nanoseconds that it took to tell it.
     told: u64,
     rows: usize,
+    /// What it reads on the host, which must stay until it is done.
+    _reads: Vec<Tensor>,
+}
+
+/// What a GPU was told.
+pub(crate) struct Told<T> {
+    pub(crate) result: T,
+    /// What it does for that.
+    pub(crate) span: Option<Span>,
+    /// What it reads on the host meanwhile.
+    pub(crate) reads: Vec<Tensor>,
 }
 
 impl State {
@@ -145,7 +156,7 @@ impl GpuQueue {
         &self,
         rows: usize,
         time: &Arc<GpuTime>,
-        tell: impl FnOnce() -> Result<(T, Option<Span>)>,
+        tell: impl FnOnce() -> Result<Told<T>>,
     ) -> Result<T> {
         self.wait(true)?;
         let telling = lock(&self.telling);
@@ -156,12 +167,13 @@ impl GpuQueue {
         drop(telling);
         state.coming -= 1;
         let result = match result {
-            Ok(Ok((result, span))) => {
+            Ok(Ok(Told { result, span, reads })) => {
                 state.known.extend(span.map(|span| Run {
                     span: Arc::new(span),
                     time: Arc::clone(time),
                     told,
                     rows,
+                    _reads: reads,
                 }));
                 Ok(Ok(result))
             }

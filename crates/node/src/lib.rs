@@ -29,7 +29,7 @@ pub use cores::{Cores, MachineCores, Share};
 pub use given_up::GivenUp;
 pub use load::{LoadedModel, Loader};
 pub use measure::{Summary, median, p99};
-pub use memory::{DeviceMemory, HostMemory, Memory, SharedMemory};
+pub use memory::{DeviceMemory, HostMemory, Memory, PinnedMemory, SharedMemory};
 pub use node::{InstanceStatus, Node, NodeEvent, NodeOptions, Pinged, UnitFacts};
 pub use probe::Findings;
 pub use run::{ExitTaken, RunOptions, RunResult};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{DType, Error, Location, Result, Tensor, TensorMut, element_count};
-use tessera_engine::{copy_on_device, to_host};
+use tessera_engine::{Pinned, copy_on_device, to_host};
 use tessera_tensormq::{Buffers, Courier, Pool, Wait};
 
 use crate::buffers::BufferPool;
@@ -40,6 +40,29 @@ pub struct HostMemory(Arc<BufferPool>);
 impl Memory for HostMemory {
     fn tensor(&self, dtype: DType, shape: &[usize], _: Wait) -> Result<TensorMut> {
         self.0.tensor(dtype, shape)
+    }
+
+    fn adopt(&self, tensor: Tensor, _: Wait) -> Result<Tensor> {
+        Ok(tensor)
+    }
+}
+
+/// Memory of this process that a GPU copies from while the host does other things.
+pub struct PinnedMemory(Pinned);
+
+impl PinnedMemory {
+    /// Memory for this GPU.
+    pub fn new(gpu: u32) -> Result<Self> {
+        Pinned::new(gpu).map(Self)
+    }
+}
+
+impl Memory for PinnedMemory {
+    fn tensor(&self, dtype: DType, shape: &[usize], _: Wait) -> Result<TensorMut> {
+        let len = element_count(shape)
+            .and_then(|count| dtype.bytes(count))
+            .ok_or_else(|| Error::usage(format!("{dtype} of {shape:?} has no size in bytes")))?;
+        TensorMut::over(dtype, shape, self.0.buffer(len)?)
     }
 
     fn adopt(&self, tensor: Tensor, _: Wait) -> Result<Tensor> {

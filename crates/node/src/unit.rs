@@ -14,7 +14,7 @@ use tessera_graph::{Block, BlockGraph, Source, fuse};
 use tessera_plan::Unit;
 use tessera_tensormq::Wait;
 
-use crate::gpu_queue::{GpuQueue, GpuTime, GpuTimes};
+use crate::gpu_queue::{GpuQueue, GpuTime, GpuTimes, Told};
 use crate::memory::Memory;
 use crate::reach::for_device;
 use crate::{ProgramSource, lock};
@@ -286,7 +286,8 @@ impl LoadedUnit {
                 (Some(ahead), Some(bound)) => ahead.send(&bound.outputs),
                 _ => false,
             };
-            let inputs = &for_device(self.options.device, &inputs()?)?[..];
+            let given = for_device(self.options.device, &inputs()?)?;
+            let inputs = &given[..];
             let work = begin_work(self.options.device)?;
             let outputs = match bound {
                 Some(Bound { targets, outputs }) => {
@@ -307,12 +308,12 @@ impl LoadedUnit {
             if is_ahead {
                 memory.written(&outputs)?;
             }
-            Ok((outputs, span))
+            Ok(Told { result: outputs, span, reads: given })
         };
         let rows = key.first().and_then(|shape| shape.first()).copied().unwrap_or(1);
         let outputs = match &self.queue {
             Some(queue) => queue.run(rows, &self.gpu_time, tell)?,
-            None => tell()?.0,
+            None => tell()?.result,
         };
         if !lock(&self.shapes).contains_key(&key) {
             self.remember(key, &outputs);

@@ -34,6 +34,8 @@ pub struct CourierOptions {
     pub spin: Duration,
     /// For connections between hosts that are encrypted: our key pair.
     pub keys: Option<Keys>,
+    /// A GPU that tensors are copied to: memory of other processes is prepared for that when it is first seen.
+    pub gpu: Option<u32>,
 }
 
 impl Default for CourierOptions {
@@ -41,7 +43,7 @@ impl Default for CourierOptions {
         // Looking on while the only core is needed by whoever we wait for would be waiting for
         // ourselves.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { spin: if cores > 1 { DEFAULT_SPIN } else { Duration::ZERO }, keys: None }
+        Self { spin: if cores > 1 { DEFAULT_SPIN } else { Duration::ZERO }, keys: None, gpu: None }
     }
 }
 
@@ -289,6 +291,11 @@ impl std::fmt::Debug for Courier {
 impl Inner {
     pub(crate) fn arc(&self) -> Result<Arc<Self>> {
         self.own.upgrade().ok_or_else(|| Error::lost("the transport ended"))
+    }
+
+    /// The GPU that tensors are copied to.
+    pub(crate) fn gpu(&self) -> Option<Arc<tessera_cuda::Gpu>> {
+        self.options.gpu.and_then(|number| tessera_cuda::Gpu::open(number).ok())
     }
 
     /// The owner of a pool is gone.

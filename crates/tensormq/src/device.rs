@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tessera_core::{Error, Event, Location, Result};
-use tessera_cuda::{CudaEvent, Flags, Gpu, HANDLE, SharedMemory};
+use tessera_cuda::{CudaEvent, Registered, Gpu, HANDLE, SharedMemory};
 
 use crate::pool::OpenPool;
 
@@ -21,19 +21,19 @@ pub(crate) struct DevicePayload {
     gpu: Arc<Gpu>,
     memory: SharedMemory,
     /// The memory that all holders of the pool share.
-    flags: Flags,
+    flags: Registered,
     is_ours: bool,
 }
 
 impl DevicePayload {
     /// Memory for so many bytes, and what others need to open it. `flags` is over the pool's shared memory.
-    pub(crate) fn create(gpu: &Arc<Gpu>, len: usize, flags: Flags) -> Result<(Self, Vec<u8>)> {
+    pub(crate) fn create(gpu: &Arc<Gpu>, len: usize, flags: Registered) -> Result<(Self, Vec<u8>)> {
         let (memory, handle) = SharedMemory::create(gpu, len)?;
         Ok((Self { gpu: Arc::clone(gpu), memory, flags, is_ours: true }, handle.to_vec()))
     }
 
     /// Opens what another process made.
-    pub(crate) fn open(gpu: Arc<Gpu>, handle: &[u8], flags: Flags) -> Result<Self> {
+    pub(crate) fn open(gpu: Arc<Gpu>, handle: &[u8], flags: Registered) -> Result<Self> {
         let handle = handle.first_chunk::<HANDLE>();
         let handle = handle.ok_or_else(|| Error::invalid("a pool on a GPU without its handle"))?;
         let memory = SharedMemory::open(&gpu, handle)?;

@@ -99,7 +99,10 @@ impl Inner {
         }
         let settle: Weak<dyn Settle> = Weak::<Self>::clone(&self.own);
         let bell = Bell::from_peer(bell);
-        let pool = OpenPool::open(plan, control, payload, bell, settle, Arc::clone(&link))?;
+        let gpu = self.gpu();
+        let owner = Arc::clone(&link);
+        let pool =
+            OpenPool::open(plan, control, payload, bell, settle, owner, gpu.as_ref())?;
         let landlord = Arc::new(Landlord {
             pool: Mutex::new(Some(pool)),
             link,

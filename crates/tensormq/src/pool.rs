@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use tessera_core::{Buffer, Error, Location, PoolId, PoolSlot, Region, Result};
-use tessera_cuda::{Flags, Gpu};
+use tessera_cuda::{Registered, Gpu};
 
 use crate::bell::Bell;
 use crate::courier::Inner;
@@ -38,6 +38,9 @@ pub const MOST_HOLDERS: u32 = 40;
 const OWNER: u32 = 0;
 const HOLDERS: u64 = (1 << MOST_HOLDERS) - 1;
 const GENERATIONS: u32 = 1 << 24;
+
+/// Largest pool that is kept in memory for a GPU to copy from.
+const MOST_PINNED: usize = 256 << 20;
 
 /// Offset of the alarm that the owner sets when it waits for a buffer.
 const ALARM: usize = 0;
@@ -111,8 +114,11 @@ pub(crate) struct OpenPool {
     pub(crate) id: PoolId,
     buffers: Vec<Buffers>,
     slots: Vec<(usize, usize)>,
-    // Before the memory that its flags are in.
+    // These two before the memory that they are over.
     device: Option<DevicePayload>,
+    /// What lets a GPU of ours copy from its buffers while the host does other things.
+    #[allow(dead_code, reason = "held, not used")]
+    pinned: Option<Registered>,
     control: Segment,
     /// The buffers; or where they are on a GPU, what others need to open them.
     payload: Segment,
@@ -173,14 +179,22 @@ impl OpenPool {
         bell: Bell,
         settle: Weak<dyn Settle>,
         owner: Arc<Link>,
+        gpu: Option<&Arc<Gpu>>,
     ) -> Result<Arc<Self>> {
         let (slots, len) = slots_of(&plan.buffers)?;
         if plan.holder == OWNER || plan.holder >= MOST_HOLDERS {
             return Err(Error::invalid("a pool that gives us a place which does not exist"));
         }
         let control = Segment::open(control, control_len(slots.len()), true)?;
+        let mut pinned = None;
         let payload = match plan.gpu {
-            None => (Segment::open(payload, len, false)?, None),
+            None => {
+                let payload = Segment::open(payload, len, false)?;
+                if let Some(gpu) = gpu.filter(|_| len <= MOST_PINNED) {
+                    pinned = pin(gpu, &payload);
+                }
+                (payload, None)
+            }
             Some(number) => {
                 let payload = Segment::open(payload, DevicePayload::HANDLES, false)?;
                 let handle = payload.read(0, DevicePayload::HANDLES).unwrap_or_default();
@@ -189,7 +203,9 @@ impl OpenPool {
                 (payload, Some(DevicePayload::open(gpu, &handle, flags)?))
             }
         };
-        Ok(Arc::new(Self::over(plan, slots, control, payload, bell, settle, Some(owner))))
+        let mut opened = Self::over(plan, slots, control, payload, bell, settle, Some(owner));
+        opened.pinned = pinned;
+        Ok(Arc::new(opened))
     }
 
     fn over(
@@ -204,6 +220,7 @@ impl OpenPool {
         Self {
             device,
             is_orphan: AtomicBool::new(false),
+            pinned: None,
             id: plan.id,
             buffers: plan.buffers,
             local: slots.iter().map(|_| Mutex::default()).collect(),
@@ -421,10 +438,16 @@ impl Drop for OpenPool {
     }
 }
 
+/// Has a GPU copy from the buffers of a pool without the host; where that can't be it copies all the same.
+fn pin(gpu: &Arc<Gpu>, payload: &Segment) -> Option<Registered> {
+    // SAFETY: the segment is mapped in whole pages, and a pool lets go of this before it.
+    unsafe { Registered::to_read(gpu, payload.address(), payload.len()) }.ok()
+}
+
 /// Lets a GPU use the memory that all holders of a pool share.
-fn flags(gpu: &Arc<Gpu>, control: &Segment) -> Result<Flags> {
+fn flags(gpu: &Arc<Gpu>, control: &Segment) -> Result<Registered> {
     // SAFETY: the segment is mapped in whole pages, and a pool lets go of its flags before it.
-    unsafe { Flags::over(gpu, control.address(), control.len()) }
+    unsafe { Registered::over(gpu, control.address(), control.len()) }
 }
 
 fn control_len(slots: usize) -> usize {

@@ -3,16 +3,16 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use tessera_control::{Defaults, Manager, Store};
-use tessera_core::{DType, Error, Result, TensorMut};
+use tessera_core::{Error, Result};
 use tessera_engine::EngineName;
 use tessera_gateway::{Dispatcher, DispatcherOptions, Monitor, Observer};
-use tessera_node::{HostMemory, Memory, Node, NodeOptions, SharedMemory};
-use tessera_tensormq::{Courier, CourierOptions, Peers, Transport, Wait};
+use tessera_node::{Node, NodeOptions};
+use tessera_tensormq::{Courier, CourierOptions, Peers, Transport};
 
 use super::catalogue::RepositoryCatalogue;
+use super::input_memory::InputMemory;
 use super::site::{self, ServeSite};
 
 /// Bytes of inputs that may wait.
@@ -41,26 +41,6 @@ pub(crate) struct Assembly {
     pub(crate) manager: Manager,
 }
 
-/// Memory for inputs: such as the blocks that run can read it.
-pub(super) struct InputMemory {
-    host: HostMemory,
-    shared: SharedMemory,
-    /// Whether any block is in a process of its own.
-    pub(super) is_shared: AtomicBool,
-}
-
-impl InputMemory {
-    fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<TensorMut> {
-        if dtype == DType::String {
-            return Err(Error::unsupported("strings have no memory of their own"));
-        }
-        match self.is_shared.load(Ordering::Relaxed) {
-            true => self.shared.tensor(dtype, shape, Wait::No),
-            false => self.host.tensor(dtype, shape, Wait::No),
-        }
-    }
-}
-
 impl Assembly {
     /// Puts a site together, on the runtime that this is called on.
     pub(crate) fn start(options: AssemblyOptions) -> Result<Self> {
@@ -76,17 +56,14 @@ impl Assembly {
         } = options;
         let courier = Courier::start(CourierOptions::default())?;
         let peers = Arc::new(Peers::over(courier.clone(), transport));
-        let memory = Arc::new(InputMemory {
-            host: HostMemory::default(),
-            shared: SharedMemory::new(courier.clone()),
-            is_shared: AtomicBool::new(false),
-        });
-        let make = Arc::clone(&memory);
+        let memory = Arc::new(InputMemory::new(courier.clone()));
+        let (make, share) = (Arc::clone(&memory), Arc::clone(&memory));
         let dispatcher = Dispatcher::start(DispatcherOptions {
             courier: courier.clone(),
             peers: Arc::clone(&peers),
             cores: cores.get(),
             memory: Arc::new(move |dtype, shape| make.tensor(dtype, shape)),
+            share: Arc::new(move |tensor, device| share.share(tensor, device)),
             most_waiting: MOST_WAITING,
             observer,
         })?;

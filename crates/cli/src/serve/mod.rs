@@ -3,6 +3,7 @@
 mod assembly;
 mod catalogue;
 mod gpus;
+mod input_memory;
 mod listeners;
 mod models;
 mod service;

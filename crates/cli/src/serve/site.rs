@@ -1,21 +1,20 @@
 //! A node and its dispatcher as the one site that intent is carried out at.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::json;
 use tessera_control::{
     Applied, BlockStatus, Doing, ExitStatus, InstanceReport, PingAnswer, Site, TaskStatus,
 };
-use tessera_core::{Error, Result};
+use tessera_core::{Device, Error, Result};
 use tessera_gateway::{Dispatcher, InstanceSample, Monitor, Sample, TaskSample, UnitEntry};
 use tessera_node::{InstanceState, Node, NodeEvent, UnitFacts};
 use tessera_plan::{Isolation, PlannedTask, Unit, UnitId, deploy};
 use tessera_tensormq::Courier;
 
-use super::assembly::InputMemory;
 use super::gpus::Gpus;
+use super::input_memory::InputMemory;
 
 /// Requests of one task whose rows may leave at exits travel row by row: so many of them at a time.
 const ROWS_AT_A_TIME: usize = 32;
@@ -159,7 +158,12 @@ impl ServeSite {
             before.keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
         applied.stopped = superfluous.iter().map(ToString::to_string).collect();
         let is_process = |unit: &Unit| unit.settings.isolation == Isolation::Process;
-        self.memory.is_shared.store(wanted.values().any(is_process), Ordering::Relaxed);
+        self.memory.set_shared(wanted.values().any(is_process));
+        let on_gpu = |unit: &Unit| match (unit.settings.device, unit.settings.isolation) {
+            (Device::Cuda(number), Isolation::Thread) => Some(number),
+            _ => None,
+        };
+        self.memory.set_gpu(wanted.values().find_map(on_gpu));
         *self.units() = wanted;
         let previous = self.dispatcher.swap(deployment.routes, entries);
         self.retire_surplus();

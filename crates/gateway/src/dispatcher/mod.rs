@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use tessera_core::{DType, Error, Result, Tensor, TensorMut, display_shape};
+use tessera_core::{DType, Device, Error, Location, Result, Tensor, TensorMut, display_shape};
 use tessera_graph::check_inputs;
 use tessera_plan::{Log, Outcome, Record, Route, UnitId};
 use tessera_tensormq::{
@@ -35,6 +35,10 @@ const HOME: &str = "home";
 /// Makes memory for an input.
 pub type MakeMemory = Arc<dyn Fn(DType, &[usize]) -> Result<TensorMut> + Send + Sync>;
 
+/// Brings an input that is on a GPU to where an instance of another process reads it: one that reads
+/// tensors on this device, or on the CPU where there is none.
+pub type ShareInput = Arc<dyn Fn(Tensor, Option<Device>) -> Result<Tensor> + Send + Sync>;
+
 /// What a dispatcher works with.
 pub struct DispatcherOptions {
     /// The transport.
@@ -45,6 +49,8 @@ pub struct DispatcherOptions {
     pub cores: usize,
     /// Makes memory that blocks can read.
     pub memory: MakeMemory,
+    /// Brings inputs to other processes.
+    pub share: ShareInput,
     /// Most bytes of inputs that may wait.
     pub most_waiting: usize,
     /// Is told of every request that ended.
@@ -108,6 +114,7 @@ pub struct Dispatcher(Arc<Inner>);
 struct Inner {
     peers: Arc<Peers>,
     memory: MakeMemory,
+    share: ShareInput,
     observer: Arc<dyn Observer>,
     state: Mutex<State>,
     next: AtomicU64,
@@ -123,12 +130,14 @@ struct Inner {
 impl Dispatcher {
     /// Starts a dispatcher without tasks, on the runtime that this is called on.
     pub fn start(options: DispatcherOptions) -> Result<Self> {
-        let DispatcherOptions { courier, peers, cores, memory, most_waiting, observer } = options;
+        let DispatcherOptions { courier, peers, cores, memory, share, most_waiting, observer } =
+            options;
         let mut inbox = peers.inbox(HOME, MOST_DEPTH)?;
         peers.add(HOME, inbox.address().clone());
         let inner = Arc::new(Inner {
             peers,
             memory,
+            share,
             observer,
             state: Mutex::new(State::new(cores, most_waiting)),
             next: AtomicU64::new(1),
@@ -404,14 +413,36 @@ impl Inner {
     }
 
     /// Sends what can be sent.
-    fn pump(&self, mut state: MutexGuard<'_, State>) {
-        let (outgoing, replies) = state.sendable();
-        self.deliver(&mut state, replies);
-        drop(state);
-        for Outgoing { instance, message, request, flight } in outgoing {
-            let Err(not_sent) = self.peers.send(&instance, message, Wait::No) else {
-                continue;
-            };
+    fn pump<'a>(&'a self, mut state: MutexGuard<'a, State>) {
+        loop {
+            let (outgoing, replies) = state.sendable();
+            self.deliver(&mut state, replies);
+            drop(state);
+            let mut failed = false;
+            for departing in outgoing {
+                failed |= !self.send(departing);
+            }
+            if !failed {
+                return;
+            }
+            // Those that failed leave room for others.
+            state = self.lock();
+        }
+    }
+
+    /// Sends a message, and returns whether it is either on its way or to be sent again.
+    fn send(&self, departing: Outgoing) -> bool {
+        let Outgoing { instance, message, request, flight } = departing;
+        let message = match self.within_reach(&instance, message) {
+            Ok(message) => message,
+            Err(error) => {
+                let mut state = self.lock();
+                let replies = state.not_sent(request, flight, error);
+                self.deliver(&mut state, replies);
+                return false;
+            }
+        };
+        if let Err(not_sent) = self.peers.send(&instance, message, Wait::No) {
             let mut state = self.lock();
             let why = format!("instance {instance}: {}", not_sent.error);
             let replies = state.lost(request, flight, &why);
@@ -419,6 +450,23 @@ impl Inner {
             // What is sent again goes out with whatever happens next: at the latest when the instance
             // is back.
         }
+        true
+    }
+
+    /// The same message with tensors that its receiver can read: what a client has on a GPU is handed over
+    /// as it is within the process alone.
+    fn within_reach(&self, instance: &str, mut message: Message) -> Result<Message> {
+        let is_on_host = |tensor: &Tensor| tensor.location() == Location::Host;
+        if message.tensors().iter().all(is_on_host) || self.peers.is_here(instance) {
+            return Ok(message);
+        }
+        let device = self.peers.device_of(instance);
+        let tensors = message.take_tensors().into_iter().map(|tensor| match is_on_host(&tensor) {
+            true => Ok(tensor),
+            false => (self.share)(tensor, device),
+        });
+        let tensors = tensors.collect::<Result<_>>()?;
+        Ok(message.with_tensors(tensors))
     }
 
     /// A message came back.

@@ -425,6 +425,14 @@ impl State {
         Vec::new()
     }
 
+    /// A flight that did not begin, as its inputs can't be brought to where they are read.
+    pub(super) fn not_sent(&mut self, request: RequestId, flight: u32, error: Error) -> Replies {
+        match self.land(request, flight) {
+            Some(flight) => self.fail_part(request, flight.part, error),
+            None => Vec::new(),
+        }
+    }
+
     /// The reply to a request that went wrong: a degraded answer where there is one.
     fn fail(&self, number: RequestId, error: Error) -> Replies {
         let Some(pending) = self.requests.get(&number) else {

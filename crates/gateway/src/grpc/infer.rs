@@ -145,16 +145,15 @@ fn write_output(front: &FrontEnd, output: &Output) -> Result<(InferOutputTensor,
         shape: tensor.shape().iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect(),
         ..InferOutputTensor::default()
     };
-    let bytes = raw_bytes(tensor)?;
     let Some(place) = &output.wanted.place else {
-        return Ok((told, bytes));
+        return Ok((told, raw_bytes(tensor)?));
     };
-    front.options.shared_memory.write(place, &bytes)?;
+    let len = front.write_shared(place, tensor)?;
     let mut tell = |name: &str, value: Parameter| {
         told.parameters.insert(name.to_owned(), parameter(value));
     };
     tell("shared_memory_region", Parameter::String(place.region.clone()));
-    tell("shared_memory_byte_size", Parameter::Integer(bytes.len() as i128));
+    tell("shared_memory_byte_size", Parameter::Integer(len as i128));
     if place.offset > 0 {
         tell("shared_memory_offset", Parameter::Integer(place.offset.into()));
     }

@@ -12,9 +12,10 @@ use super::convert;
 use super::generated as message;
 use super::generated::grpc_inference_service_server::GrpcInferenceService;
 use super::infer::{infer, infer_in_stream};
+use crate::cuda_memory::{CudaOffer, CudaStatus};
 use crate::front_end::FrontEnd;
 use crate::protocol::{
-    EXTENSIONS, SERVER_NAME, SERVER_VERSION, index, is_task_ready, statistics as statistics_of,
+    SERVER_NAME, SERVER_VERSION, extensions, index, is_task_ready, statistics as statistics_of,
 };
 use crate::shared_memory::RegionStatus;
 
@@ -66,7 +67,7 @@ impl GrpcInferenceService for GrpcFrontEnd {
         Ok(Response::new(message::ServerMetadataResponse {
             name: SERVER_NAME.to_owned(),
             version: SERVER_VERSION.to_owned(),
-            extensions: EXTENSIONS.iter().map(|&name| name.to_owned()).collect(),
+            extensions: extensions().into_iter().map(str::to_owned).collect(),
         }))
     }
 
@@ -205,34 +206,44 @@ impl GrpcInferenceService for GrpcFrontEnd {
         request: Request<message::SystemSharedMemoryUnregisterRequest>,
     ) -> Result<Response<message::SystemSharedMemoryUnregisterResponse>, Status> {
         let name = request.into_inner().name;
-        if name.is_empty() {
-            self.front.options.shared_memory.unregister_all();
-        } else {
-            self.front.options.shared_memory.unregister(&name);
-        }
+        self.front.options.shared_memory.unregister(&name);
         Ok(Response::new(message::SystemSharedMemoryUnregisterResponse {}))
     }
 
     async fn cuda_shared_memory_status(
         &self,
-        _: Request<message::CudaSharedMemoryStatusRequest>,
+        request: Request<message::CudaSharedMemoryStatusRequest>,
     ) -> Result<Response<message::CudaSharedMemoryStatusResponse>, Status> {
-        Ok(Response::new(message::CudaSharedMemoryStatusResponse::default()))
+        use message::cuda_shared_memory_status_response as told;
+
+        let name = request.into_inner().name;
+        let regions = self.front.options.shared_memory.cuda_status(&name).map_err(status)?;
+        let regions = regions
+            .into_iter()
+            .map(|CudaStatus { name, device_id, byte_size }| {
+                let device_id = device_id.into();
+                (name.clone(), told::RegionStatus { name, device_id, byte_size })
+            })
+            .collect();
+        Ok(Response::new(message::CudaSharedMemoryStatusResponse { regions }))
     }
 
     async fn cuda_shared_memory_register(
         &self,
-        _: Request<message::CudaSharedMemoryRegisterRequest>,
+        request: Request<message::CudaSharedMemoryRegisterRequest>,
     ) -> Result<Response<message::CudaSharedMemoryRegisterResponse>, Status> {
-        Err(unsupported("CUDA shared memory"))
+        let message::CudaSharedMemoryRegisterRequest { name, raw_handle, device_id, byte_size } =
+            request.into_inner();
+        let offer = CudaOffer { name, handle: raw_handle.into(), device_id, byte_size };
+        self.front.register_cuda(offer).await.map_err(status)?;
+        Ok(Response::new(message::CudaSharedMemoryRegisterResponse {}))
     }
 
-    /// Nothing is registered, so that there is nothing to forget. Clients ask for it all the same
-    /// before they register system shared memory.
     async fn cuda_shared_memory_unregister(
         &self,
-        _: Request<message::CudaSharedMemoryUnregisterRequest>,
+        request: Request<message::CudaSharedMemoryUnregisterRequest>,
     ) -> Result<Response<message::CudaSharedMemoryUnregisterResponse>, Status> {
+        self.front.unregister_cuda(request.into_inner().name).await.map_err(status)?;
         Ok(Response::new(message::CudaSharedMemoryUnregisterResponse {}))
     }
 

@@ -115,10 +115,9 @@ fn output_body<'a>(
     let mut parameters = Map::new();
     let mut data = None;
     if let Some(place) = &output.wanted.place {
-        let bytes = raw_bytes(tensor)?;
         // No parameters: Triton's client for C++, and with it perf_analyzer, takes an output that has
         // some for one with binary data.
-        front.options.shared_memory.write(place, &bytes)?;
+        front.write_shared(place, tensor)?;
     } else if output.wanted.binary.unwrap_or(binary) {
         let bytes = raw_bytes(tensor)?;
         parameters.insert("binary_data_size".into(), bytes.len().into());

@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value};
 use tessera_core::{Error, Result};
 
 use crate::protocol::{InputHeader, Parameter, Parameters, Wanted, check_names};
-use crate::shared_memory::Place;
+use crate::shared_regions::Place;
 
 /// A request as it is written.
 #[derive(Debug, Deserialize)]

@@ -2,6 +2,7 @@
 
 mod answer;
 mod body;
+mod cuda_regions;
 mod data;
 mod encoding;
 mod failure;
@@ -43,11 +44,11 @@ pub fn router(service: Arc<dyn Service>, options: FrontEndOptions) -> Router {
         .route("/v2/systemsharedmemory/region/{name}/register", post(regions::register))
         .route("/v2/systemsharedmemory/region/{name}/unregister", post(regions::unregister))
         .route("/v2/systemsharedmemory/unregister", post(regions::unregister))
-        .route("/v2/cudasharedmemory/status", get(regions::cuda_status))
-        .route("/v2/cudasharedmemory/region/{name}/status", get(regions::cuda_status))
-        .route("/v2/cudasharedmemory/region/{name}/register", post(regions::cuda_register))
-        .route("/v2/cudasharedmemory/region/{name}/unregister", post(regions::cuda_unregister))
-        .route("/v2/cudasharedmemory/unregister", post(regions::cuda_unregister))
+        .route("/v2/cudasharedmemory/status", get(cuda_regions::status))
+        .route("/v2/cudasharedmemory/region/{name}/status", get(cuda_regions::status))
+        .route("/v2/cudasharedmemory/region/{name}/register", post(cuda_regions::register))
+        .route("/v2/cudasharedmemory/region/{name}/unregister", post(cuda_regions::unregister))
+        .route("/v2/cudasharedmemory/unregister", post(cuda_regions::unregister))
         .route("/v2/logging", get(unsupported).post(unsupported))
         .route("/v2/trace/setting", get(unsupported).post(unsupported));
     // Everything about a task can be asked of it or of one of its versions.

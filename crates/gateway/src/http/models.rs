@@ -15,14 +15,14 @@ use super::failure::{Outcome, json_response};
 use super::target::Target;
 use crate::front_end::FrontEnd;
 use crate::protocol::{
-    EXTENSIONS, ModelConfig, PLATFORM, SERVER_NAME, SERVER_VERSION, index, is_task_ready,
+    ModelConfig, PLATFORM, SERVER_NAME, SERVER_VERSION, extensions, index, is_task_ready,
     model_config, model_metadata, statistics as statistics_of,
 };
 use crate::service::{Spent, TaskInfo, TaskStatistics};
 
 pub(super) async fn server_metadata() -> Response {
     let metadata =
-        json!({"name": SERVER_NAME, "version": SERVER_VERSION, "extensions": EXTENSIONS});
+        json!({"name": SERVER_NAME, "version": SERVER_VERSION, "extensions": extensions()});
     json_response(StatusCode::OK, &metadata)
 }
 

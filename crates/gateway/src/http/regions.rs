@@ -1,4 +1,4 @@
-//! Regions of shared memory: registered, forgotten and listed.
+//! Regions of system shared memory: registered, forgotten and listed.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tessera_core::Error;
 
 use super::FrontEndState;
-use super::failure::{Failure, Outcome, json_response};
+use super::failure::{Outcome, json_response};
 use super::models::read_body;
 use super::target::Target;
 use crate::shared_memory::RegionStatus;
@@ -46,26 +46,6 @@ pub(super) async fn register(
 }
 
 pub(super) async fn unregister(State(front): FrontEndState, target: Target) -> Response {
-    if target.name.is_empty() {
-        front.options.shared_memory.unregister_all();
-    } else {
-        front.options.shared_memory.unregister(&target.name);
-    }
-    Response::new(Body::empty())
-}
-
-pub(super) async fn cuda_status() -> Response {
-    let none: [RegionStatus; 0] = [];
-    json_response(StatusCode::OK, &none)
-}
-
-pub(super) async fn cuda_register() -> Failure {
-    let message = "CUDA shared memory is not supported, use system shared memory";
-    Failure::new(StatusCode::NOT_IMPLEMENTED, message)
-}
-
-/// Nothing is registered, so that there is nothing to forget. Clients ask for it all the same
-/// before they register system shared memory.
-pub(super) async fn cuda_unregister() -> Response {
+    front.options.shared_memory.unregister(&target.name);
     Response::new(Body::empty())
 }

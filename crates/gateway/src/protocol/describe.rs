@@ -13,8 +13,8 @@ pub(crate) const SERVER_NAME: &str = "tessera";
 pub(crate) const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What runs a task: platform and back end of its configuration.
 pub(crate) const PLATFORM: &str = "tessera";
-/// The extensions of the protocol that are there, by the names that clients look for.
-pub(crate) const EXTENSIONS: &[&str] = &[
+/// The extensions of the protocol that are there on any machine, by the names that clients look for.
+const EXTENSIONS: &[&str] = &[
     "classification",
     "model_repository",
     "model_configuration",
@@ -23,6 +23,13 @@ pub(crate) const EXTENSIONS: &[&str] = &[
     "parameters",
     "statistics",
 ];
+
+/// The extensions of the protocol that are there, by the names that clients look for.
+pub(crate) fn extensions() -> Vec<&'static str> {
+    // Looked for once: the driver is opened by the first who asks.
+    let on_gpu = tessera_cuda::is_there().then_some("cuda_shared_memory");
+    EXTENSIONS.iter().copied().chain(on_gpu).collect()
+}
 
 /// What a client must know to call a task.
 #[derive(Debug, Serialize)]
@@ -227,6 +234,13 @@ mod tests {
         assert_eq!(config.input[0].dims, [-1, 3, -1]);
         assert_eq!(config.input[0].data_type, (6, "TYPE_INT8"));
         assert_eq!(config.output[0].data_type, (13, "TYPE_STRING"));
+    }
+
+    #[test]
+    fn memory_of_gpus_is_an_extension_where_there_is_one() {
+        let told = extensions();
+        assert!(told.contains(&"system_shared_memory"));
+        assert_eq!(told.contains(&"cuda_shared_memory"), tessera_cuda::is_there());
     }
 
     #[test]

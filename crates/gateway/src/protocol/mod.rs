@@ -14,7 +14,7 @@ mod trace;
 pub(crate) use answer::answer_parameters;
 pub(crate) use datatype::datatype_name;
 pub(crate) use describe::{
-    EXTENSIONS, ModelConfig, PLATFORM, SERVER_NAME, SERVER_VERSION, TensorMetadata, index,
+    ModelConfig, PLATFORM, SERVER_NAME, SERVER_VERSION, TensorMetadata, extensions, index,
     is_task_ready, model_config, model_metadata, statistics,
 };
 pub(crate) use input::{InputHeader, check_names, writable};

@@ -1,11 +1,12 @@
 //! Which outputs a client wants, and in which form.
 
 use tessera_core::{Error, Result, Tensor};
+use tessera_cuda::to_host;
 
 use super::classification::classify;
 use super::parameters::Parameters;
 use crate::service::TaskInfo;
-use crate::shared_memory::Place;
+use crate::shared_regions::Place;
 
 /// An output that a client asked for.
 #[derive(Clone, Debug)]
@@ -80,7 +81,7 @@ pub(crate) fn pick(
         return outputs
             .into_iter()
             .map(|(name, tensor)| {
-                Ok(Output { wanted: Wanted::plain(name), tensor: tensor.settled()? })
+                Ok(Output { wanted: Wanted::plain(name), tensor: to_host(&tensor)?.settled()? })
             })
             .collect();
     }
@@ -91,7 +92,11 @@ pub(crate) fn pick(
             let (_, tensor) = found.ok_or_else(|| {
                 Error::engine(format!("the answer has no output \"{}\"", wanted.name))
             })?;
-            let mut tensor = tensor.clone().settled()?;
+            let mut tensor = match wanted.place {
+                // Written from where it is.
+                Some(_) => tensor.clone().settled()?,
+                None => to_host(tensor)?.settled()?,
+            };
             if wanted.classes > 0 {
                 tensor = classify(&tensor, wanted.classes, task.max_batch_size > 0)
                     .map_err(|error| error.within(format_args!("output \"{}\"", wanted.name)))?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tessera_core::{Error, Result};
 
-use crate::shared_memory::Place;
+use crate::shared_regions::Place;
 
 /// The value of a parameter.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,12 +11,13 @@ use tessera_gateway::inference::model_infer_request::{
     InferInputTensor, InferRequestedOutputTensor,
 };
 use tessera_gateway::inference::{
-    CudaSharedMemoryStatusRequest, CudaSharedMemoryUnregisterRequest, InferParameter,
-    InferTensorContents, LogSettingsRequest, ModelConfigRequest, ModelInferRequest,
-    ModelMetadataRequest, ModelReadyRequest, ModelStatisticsRequest, RepositoryIndexRequest,
-    RepositoryModelLoadRequest, RepositoryModelUnloadRequest, ServerLiveRequest,
-    ServerMetadataRequest, ServerReadyRequest, SystemSharedMemoryRegisterRequest,
-    SystemSharedMemoryStatusRequest, SystemSharedMemoryUnregisterRequest,
+    CudaSharedMemoryRegisterRequest, CudaSharedMemoryStatusRequest,
+    CudaSharedMemoryUnregisterRequest, InferParameter, InferTensorContents, LogSettingsRequest,
+    ModelConfigRequest, ModelInferRequest, ModelMetadataRequest, ModelReadyRequest,
+    ModelStatisticsRequest, RepositoryIndexRequest, RepositoryModelLoadRequest,
+    RepositoryModelUnloadRequest, ServerLiveRequest, ServerMetadataRequest, ServerReadyRequest,
+    SystemSharedMemoryRegisterRequest, SystemSharedMemoryStatusRequest,
+    SystemSharedMemoryUnregisterRequest,
 };
 use tessera_gateway::{FrontEndOptions, Service, grpc_service};
 use tokio::net::TcpListener;
@@ -266,10 +267,26 @@ async fn tensors_are_in_shared_memory() {
     assert_eq!(answer.outputs[0].parameters["shared_memory_region"], text("r"));
     assert_eq!(file.bytes()[24..], f32_bytes(&[20., 40., 60.]));
 
+    let cuda = CudaSharedMemoryRegisterRequest {
+        name: "r".into(),
+        raw_handle: vec![0; 64].into(),
+        device_id: 1000,
+        byte_size: 4,
+    };
+    let taken = client.cuda_shared_memory_register(cuda.clone()).await.unwrap_err();
+    assert_eq!(taken.code(), Code::InvalidArgument);
+    assert_eq!(taken.message(), "shared memory region 'r' already in manager");
+
     let all = SystemSharedMemoryUnregisterRequest::default();
     client.system_shared_memory_unregister(all).await.unwrap();
     let none = CudaSharedMemoryUnregisterRequest::default();
     client.cuda_shared_memory_unregister(none).await.unwrap();
-    let cuda = CudaSharedMemoryStatusRequest::default();
-    assert!(client.cuda_shared_memory_status(cuda).await.unwrap().into_inner().regions.is_empty());
+    let refused = client.cuda_shared_memory_register(cuda).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("'r': cuda:1000: "), "{}", refused.message());
+    let all = CudaSharedMemoryStatusRequest::default();
+    assert!(client.cuda_shared_memory_status(all).await.unwrap().into_inner().regions.is_empty());
+    let one = CudaSharedMemoryStatusRequest { name: "r".into() };
+    let unknown = client.cuda_shared_memory_status(one).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound);
 }

@@ -259,7 +259,8 @@ async fn what_is_not_there_says_so_in_json() {
         (Method::GET, "/v2/logging", 501),
         (Method::POST, "/v2/trace/setting", 501),
         (Method::GET, "/v2/models/add/trace/setting", 501),
-        (Method::POST, "/v2/cudasharedmemory/region/r/register", 501),
+        (Method::POST, "/v2/cudasharedmemory/region/r/register", 400),
+        (Method::GET, "/v2/cudasharedmemory/region/r/status", 404),
         (Method::GET, "/v2/models/%FF", 400),
     ] {
         let reply = server.call(method.clone(), path, &[], Vec::new()).await;

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod compression;
+mod cuda_memory;
 mod fake;
 mod grpc;
 mod http;

@@ -106,7 +106,7 @@ async fn regions_that_are_not_there_or_too_small_are_refused() {
     }
 
     let unknown = server.infer("add", &add(12, 12)).await;
-    assert!(unknown.error().contains("Unable to find system shared memory region: 'r'"));
+    assert!(unknown.error().contains("Unable to find shared memory region: 'r'"));
     server.post(REGISTER, register(&file, 32)).await;
     for (b_size, out_size, expected) in [
         (11, 12, "f32[1,3] needs 12 bytes, got 11"),

@@ -146,7 +146,7 @@ impl Worker {
         address.device = Some(parts.unit.device()).filter(|device| *device != Device::Cpu);
         let count = parts.at_once.get();
         let shared = Arc::new(Shared {
-            door: Mutex::new(Door::new(inbox)),
+            door: Mutex::new(Door::new(inbox, parts.unit.device())),
             stopping: AtomicBool::new(false),
             gathering: AtomicBool::new(false),
             is_ahead: AtomicBool::new(true),

@@ -8,12 +8,13 @@ use std::path::PathBuf;
 
 use prost::Message;
 use serde::Serialize;
-use tessera_core::{Error, Result, Tensor};
+use tessera_core::{Device, Error, Result, Tensor};
 use tessera_engine::{Engine, LoadOptions};
 use tessera_graph::Partition;
+use tessera_node::{Memory, PinnedMemory};
 use tessera_plan::Isolation;
 use tessera_repository::Repository;
-use tessera_tensormq::Transport;
+use tessera_tensormq::{Transport, Wait};
 use tessera_zoo::{Architecture, Batch, Recipe};
 
 use super::super::verify::{Whole, load_whole};
@@ -82,7 +83,15 @@ impl Setup {
             *first = tessera_core::Dim::Fixed(rows);
         }
         let given = inputs::random(&ports, &HashMap::new(), rows as u64)?;
-        given.into_iter().next().ok_or_else(|| Error::usage("a model without inputs"))
+        let given = given.into_iter().next().ok_or_else(|| Error::usage("a model without inputs"))?;
+        let Device::Cuda(number) = self.options.device else { return Ok(given) };
+        // As in the server, where a GPU copies from: the whole model is to have it no worse.
+        let memory = PinnedMemory::new(number)?;
+        let mut copy = memory.tensor(given.dtype(), given.shape(), Wait::No)?;
+        if let (Some(target), Some(bytes)) = (copy.bytes_mut(), given.bytes()) {
+            target.copy_from_slice(bytes);
+        }
+        Ok(copy.freeze())
     }
 
     /// The whole model in one session.

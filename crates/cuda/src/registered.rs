@@ -1,6 +1,7 @@
-//! Numbers in memory of the host that GPUs of several processes write and wait for.
+//! Memory of the host that others made, for GPUs to use in place: numbers that they write and wait for, and tensors
+//! that they copy.
 //!
-//! They order work between processes like events, but may be waited for before whoever writes them was told to: an
+//! Numbers order work between processes like events, but may be waited for before whoever writes them was told to: an
 //! event that nobody has recorded yet holds nobody up.
 
 use std::ptr::NonNull;
@@ -12,8 +13,8 @@ use tessera_core::Result;
 use crate::Gpu;
 use crate::driver::check;
 
-/// Memory of the host that a GPU reads and writes in place.
-pub struct Flags {
+/// Memory of the host that stays where it is for as long as this lives, so that a GPU reads and writes it in place.
+pub struct Registered {
     gpu: Arc<Gpu>,
     host: NonNull<u8>,
     device: sys::CUdeviceptr,
@@ -21,29 +22,46 @@ pub struct Flags {
 }
 
 // SAFETY: it is plain memory, which the GPU and others change number by number.
-unsafe impl Send for Flags {}
+unsafe impl Send for Registered {}
 // SAFETY: as above.
-unsafe impl Sync for Flags {}
+unsafe impl Sync for Registered {}
 
-impl Flags {
+impl Registered {
     /// Lets the GPU use so many bytes at an address of the host.
     ///
     /// # Safety
     /// The memory must be mapped, in whole pages, for as long as this lives.
     pub unsafe fn over(gpu: &Arc<Gpu>, host: NonNull<u8>, len: usize) -> Result<Self> {
-        gpu.enter()?;
         let how = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: the caller says that the memory is there.
-        check("memory of the host for a GPU", unsafe {
-            sys::cuMemHostRegister_v2(host.as_ptr().cast(), len, how).result()
-        })?;
-        let mut made = Self { gpu: Arc::clone(gpu), host, device: 0, len };
+        // SAFETY: as the caller says.
+        let mut made = unsafe { Self::register(gpu, host, len, how) }?;
         // SAFETY: registered above; the address is written.
         check("memory of the host for a GPU", unsafe {
             let device = &raw mut made.device;
             sys::cuMemHostGetDevicePointer_v2(device, host.as_ptr().cast(), 0).result()
         })?;
         Ok(made)
+    }
+
+    /// Lets the GPU copy from so many bytes at an address of the host, which this process can't write.
+    ///
+    /// # Safety
+    /// The memory must be mapped, in whole pages, for as long as this lives.
+    pub unsafe fn to_read(gpu: &Arc<Gpu>, host: NonNull<u8>, len: usize) -> Result<Self> {
+        let how = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_READ_ONLY;
+        // SAFETY: as the caller says.
+        unsafe { Self::register(gpu, host, len, how) }
+    }
+
+    /// # Safety
+    /// The memory must be mapped, in whole pages, for as long as this lives.
+    unsafe fn register(gpu: &Arc<Gpu>, host: NonNull<u8>, len: usize, how: u32) -> Result<Self> {
+        gpu.enter()?;
+        // SAFETY: the caller says that the memory is there.
+        check("memory of the host for a GPU", unsafe {
+            sys::cuMemHostRegister_v2(host.as_ptr().cast(), len, how).result()
+        })?;
+        Ok(Self { gpu: Arc::clone(gpu), host, device: 0, len })
     }
 
     /// Has the stream write a number there, once all that was put into it so far is done.
@@ -74,7 +92,7 @@ impl Flags {
     }
 }
 
-impl Drop for Flags {
+impl Drop for Registered {
     fn drop(&mut self) {
         if self.gpu.enter().is_ok() {
             // SAFETY: registered by `over`, and taken back once. What goes wrong here can't be mended.
