@@ -130,6 +130,9 @@ pub(crate) struct Serve {
     /// Keep neighbouring blocks apart that no other task shares, instead of running them as one
     #[arg(long)]
     pub(crate) no_fusion: bool,
+    /// Never put requests together, and do not try out whether it would pay: models start sooner
+    #[arg(long)]
+    pub(crate) no_batching: bool,
     /// auto, onnxruntime or rten; auto takes ONNX Runtime where its library is found
     #[arg(long, default_value_t = EngineName::Auto, value_parser = crate::serve::engine)]
     pub(crate) engine: EngineName,

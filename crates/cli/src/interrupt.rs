@@ -1,7 +1,7 @@
 //! Ctrl-C: what this process was writing is removed before it goes.
 //!
 //! Every unfinished file or folder has `tessera-PID-` in its name (see [`mark`]); the folders in
-//! which there may be some are noted here.
+//! which there may be some are noted here, and so are processes that must not outlive this one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static PROCESSES: Mutex<Vec<rustix::process::Pid>> = Mutex::new(Vec::new());
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static INSTEAD: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
 
@@ -30,6 +31,17 @@ pub(crate) fn watch(folder: &Path) {
     if !folders.iter().any(|known| known == folder) {
         folders.push(folder.to_path_buf());
     }
+}
+
+/// Notes a process that is ended when this one is interrupted.
+pub(crate) fn end_too(process: rustix::process::Pid) {
+    PROCESSES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(process);
+}
+
+/// Forgets a process that has ended: its number may be another's soon.
+pub(crate) fn has_ended(process: rustix::process::Pid) {
+    let mut processes = PROCESSES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    processes.retain(|&known| known != process);
 }
 
 /// Whether this process is about to end because the user wants it to.
@@ -66,6 +78,12 @@ pub(crate) fn clean_up_on_interrupt() {
             }
         }
         INTERRUPTED.store(true, Ordering::SeqCst);
+        let processes = PROCESSES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for &process in processes.iter() {
+            // One that is gone already is what we want.
+            rustix::process::kill_process(process, rustix::process::Signal::TERM).ok();
+        }
+        // Held until the end: nobody ends one of them a second time.
         // The rest of the process is still at work and may write on for a moment: it is clean once
         // it stays clean.
         let mut clean = 0;

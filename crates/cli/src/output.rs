@@ -72,6 +72,11 @@ impl Table {
         Ok(())
     }
 
+    /// The heads, each with whether its column is aligned to the right, and the rows.
+    pub(crate) fn parts(&self) -> (&[(&'static str, bool)], &[Vec<String>]) {
+        (&self.heads, &self.rows)
+    }
+
     /// The table as comma-separated values.
     pub(crate) fn print_csv(&self) -> Result<()> {
         let quote = |cell: &str| match cell.contains([',', '"', '\n']) {

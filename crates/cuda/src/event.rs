@@ -20,11 +20,28 @@ unsafe impl Send for CudaEvent {}
 unsafe impl Sync for CudaEvent {}
 
 impl CudaEvent {
-    /// After all that was put into the stream so far.
+    /// After all that was put into the stream so far. Whoever waits for it stays awake.
     pub fn record(gpu: &Arc<Gpu>) -> Result<Self> {
+        Self::of_kind(gpu, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// The same for those who are in no hurry: whoever waits for it sleeps meanwhile.
+    pub fn record_for_later(gpu: &Arc<Gpu>) -> Result<Self> {
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32
+            | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
         gpu.enter()?;
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
-        let event = check("an event", result::event::create(flags))?;
+        let mut event = std::ptr::null_mut();
+        // SAFETY: the context is current; the event is written.
+        check("an event", unsafe { sys::cuEventCreate(&raw mut event, flags).result() })?;
+        Self::recorded(gpu, event)
+    }
+
+    fn of_kind(gpu: &Arc<Gpu>, flags: sys::CUevent_flags) -> Result<Self> {
+        gpu.enter()?;
+        Self::recorded(gpu, check("an event", result::event::create(flags))?)
+    }
+
+    fn recorded(gpu: &Arc<Gpu>, event: sys::CUevent) -> Result<Self> {
         let made = Self { gpu: Arc::clone(gpu), event };
         // SAFETY: both were made by this process and are valid.
         check("an event", unsafe { result::event::record(event, gpu.raw_stream()) })?;

@@ -18,6 +18,10 @@ pub struct Gpu {
     stream: sys::CUstream,
     /// A second stream, once somebody asked for it.
     aside: Mutex<Option<sys::CUstream>>,
+    /// Whether processes run on it at the same time.
+    is_shared: bool,
+    /// Events with a time that are free to be used again, as numbers.
+    pub(crate) events: Mutex<Vec<usize>>,
     /// Memory that is free to be used again.
     pub(crate) free: Mutex<Free>,
 }
@@ -64,7 +68,26 @@ impl Gpu {
         check("its context", unsafe { result::ctx::set_current(context) })?;
         let stream =
             check("a stream", result::stream::create(result::stream::StreamKind::NonBlocking))?;
-        Ok(Self { number, context, stream, aside: Mutex::default(), free: Mutex::default() })
+        let has = |what| {
+            // SAFETY: the device was just found. What it can't tell it does not have.
+            unsafe { result::device::get_attribute(device, what) }.unwrap_or(0) != 0
+        };
+        let is_shared = has(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED);
+        Ok(Self {
+            number,
+            context,
+            stream,
+            is_shared,
+            events: Mutex::default(),
+            aside: Mutex::default(),
+            free: Mutex::default(),
+        })
+    }
+
+    /// Whether several processes run on it at the same time (NVIDIA's MPS). Without that they take turns, and whoever
+    /// waits on the GPU for another takes turns all the same.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Its number.

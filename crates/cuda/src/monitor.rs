@@ -64,6 +64,18 @@ impl Monitor {
         self.library.sys_driver_version().ok()
     }
 
+    /// Memory in use, by all, of the GPU at this place: one question, where [`Self::read`] asks many.
+    pub fn used_bytes(&self, pci: &str) -> Option<u64> {
+        let device = self.library.device_by_pci_bus_id(pci).ok()?;
+        device.memory_info().ok().map(|memory| memory.used)
+    }
+
+    /// What the GPU at this place has drawn since the driver was loaded: one question, too.
+    pub fn joules(&self, pci: &str) -> Option<f64> {
+        let device = self.library.device_by_pci_bus_id(pci).ok()?;
+        device.total_energy_consumption().ok().map(|millijoules| millijoules as f64 / 1e3)
+    }
+
     /// What the GPU at this place on the PCIe bus does.
     pub fn read(&self, pci: &str) -> Result<GpuReading> {
         let device = self

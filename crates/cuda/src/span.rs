@@ -28,16 +28,16 @@ impl Span {
     /// Begins after all that was put into the stream so far.
     pub fn begin(gpu: &Arc<Gpu>) -> Result<OpenSpan> {
         gpu.enter()?;
-        let new = || result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        let begin = check("an event", new())?;
-        let end = match check("an event", new()) {
-            Ok(end) => end,
-            Err(error) => {
-                // SAFETY: made above, and destroyed once.
-                unsafe { result::event::destroy(begin) }.ok();
-                return Err(error);
-            }
+        let free = || {
+            let mut free = gpu.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            free.pop().map(std::ptr::with_exposed_provenance_mut)
         };
+        let new = || match free() {
+            Some(event) => Ok(event),
+            None => check("an event", result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)),
+        };
+        let begin = new()?;
+        let end = new().inspect_err(|_| give_back(gpu, begin))?;
         let span = Self { gpu: Arc::clone(gpu), begin, end };
         // SAFETY: both were made by this process and are valid.
         check("an event", unsafe { result::event::record(begin, gpu.raw_stream()) })?;
@@ -77,11 +77,13 @@ impl Event for Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        if self.gpu.enter().is_ok() {
-            for event in [self.begin, self.end] {
-                // SAFETY: made above, and destroyed once. What goes wrong here can't be mended.
-                unsafe { result::event::destroy(event) }.ok();
-            }
-        }
+        give_back(&self.gpu, self.begin);
+        give_back(&self.gpu, self.end);
     }
+}
+
+/// Keeps an event for the next who needs one: making it anew takes longer than all else here.
+fn give_back(gpu: &Gpu, event: sys::CUevent) {
+    let mut free = gpu.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    free.push(event.expose_provenance());
 }

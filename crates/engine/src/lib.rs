@@ -127,6 +127,14 @@ pub fn release_freed_memory() {
     }
 }
 
+/// Whether several processes run on a device at the same time; on a GPU without MPS they take turns.
+pub fn is_shared(device: Device) -> bool {
+    match device {
+        Device::Cpu => true,
+        Device::Cuda(number) => tessera_cuda::Gpu::open(number).is_ok_and(|gpu| gpu.is_shared()),
+    }
+}
+
 /// Begins to time what a device is told to do from now on; `None` for the CPU, which does it at once.
 pub fn begin_work(device: Device) -> Result<Option<OpenSpan>> {
     let Device::Cuda(number) = device else { return Ok(None) };

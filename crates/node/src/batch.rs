@@ -1,7 +1,7 @@
 //! Batches: the inputs of several requests as one, and the outputs of one as several.
 
-use tessera_core::{Error, Location, Result, Tensor};
-use tessera_engine::join_on_device;
+use tessera_core::{Device, Error, Location, Result, Tensor};
+use tessera_engine::{is_shared, join_on_device};
 use tessera_tensormq::Wait;
 
 use crate::memory::Memory;
@@ -42,7 +42,10 @@ pub(crate) fn shapes(requests: &[&[Tensor]]) -> Vec<Vec<usize>> {
 }
 
 /// Tensors for work that is given to their GPU from now on, which waits for them there where it must.
-pub(crate) fn held<'a>(parts: impl Iterator<Item = &'a Tensor>) -> Result<Vec<Tensor>> {
+pub(crate) fn held<'a>(
+    device: Device,
+    parts: impl Iterator<Item = &'a Tensor>,
+) -> Result<Vec<Tensor>> {
     let mut last = None;
     let mut held = Vec::new();
     for part in parts {
@@ -50,7 +53,8 @@ pub(crate) fn held<'a>(parts: impl Iterator<Item = &'a Tensor>) -> Result<Vec<Te
         // Rows of one buffer are waited for once.
         held.push(match slot.is_some() && slot == last {
             true => part.clone().unheld(),
-            false if std::env::var_os("TESSERA_HOST_WAITS").is_some() => part.clone().settled()?,
+            // Where processes take turns on the GPU, one that waits there takes its turn all the same.
+            false if !is_shared(device) => part.clone().settled()?,
             false => part.clone().held()?,
         });
         last = slot;

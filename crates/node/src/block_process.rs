@@ -14,7 +14,7 @@ use crate::given_up::GivenUp;
 use crate::link::{CoresOfNode, FromBlock, Loss, StartBlock, ToBlock, read_line, write_line};
 use crate::lock;
 use crate::memory::{DeviceMemory, SharedMemory};
-use crate::probe::try_out;
+use crate::probe::{run_once, try_out};
 use crate::unit::LoadedUnit;
 use crate::worker::{Overseer, Worker, WorkerParts};
 
@@ -122,7 +122,13 @@ fn start_worker(
     let unit =
         LoadedUnit::load(engine, &repository, &start.unit, &cores.sizes(), start.cache.clone())?;
     let (weight_bytes, is_fused) = (unit.weight_bytes(), unit.is_fused());
-    let findings = start.findings.unwrap_or_else(|| try_out(&start.unit, &unit));
+    let findings = match start.findings {
+        Some(known) => {
+            run_once(&start.unit, &unit);
+            known
+        }
+        None => try_out(&start.unit, &unit),
+    };
     let peers = Arc::new(Peers::over(courier.clone(), start.transport));
     for (name, address) in &start.peers {
         peers.add(name, address.clone());

@@ -70,6 +70,14 @@ pub(crate) fn try_out(unit: &Unit, loaded: &LoadedUnit) -> Findings {
     findings
 }
 
+/// Has a GPU run a unit once that is known already: the first run takes seconds, and no request should wait for it.
+pub(crate) fn run_once(unit: &Unit, loaded: &LoadedUnit) {
+    if unit.settings.device != Device::Cpu {
+        // One that can't be run now fails when it is asked for, and says why.
+        timed(unit, loaded, 0..1).ok();
+    }
+}
+
 /// Has a GPU run every size of batches once, which takes long the first time.
 fn warm_up(unit: &Unit, loaded: &LoadedUnit, max_rows: usize) {
     if unit.settings.device == Device::Cpu {

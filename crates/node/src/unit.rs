@@ -308,7 +308,8 @@ impl LoadedUnit {
             if is_ahead {
                 memory.written(&outputs)?;
             }
-            Ok(Told { result: outputs, span, reads: given })
+            let reads = given.into_iter().filter(|input| input.location() == Location::Host);
+            Ok(Told { result: outputs, span, reads: reads.collect() })
         };
         let rows = key.first().and_then(|shape| shape.first()).copied().unwrap_or(1);
         let outputs = match &self.queue {

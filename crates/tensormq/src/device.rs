@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tessera_core::{Error, Event, Location, Result};
-use tessera_cuda::{CudaEvent, Registered, Gpu, HANDLE, SharedMemory};
+use tessera_cuda::{CudaEvent, Gpu, HANDLE, Registered, SharedMemory};
 
 use crate::pool::OpenPool;
 
@@ -69,7 +69,7 @@ impl DevicePayload {
         // Its owner writes it again in the stream that wrote it before.
         let end = match self.is_ours {
             true => None,
-            false => CudaEvent::record(&self.gpu).ok(),
+            false => CudaEvent::record_for_later(&self.gpu).ok(),
         };
         match end {
             Some(end) => later().send((end, Arc::clone(pool), slot)).unwrap_or_else(|unsent| {

@@ -124,11 +124,6 @@ impl Inbox {
         None
     }
 
-    /// How long to look again and again before going to sleep.
-    pub fn set_spin(&mut self, spin: Duration) {
-        self.spin = spin;
-    }
-
     /// Receives; `None` where nothing came in time.
     pub fn receive(&mut self, wait: Wait) -> Option<Received> {
         if let Some(received) = self.try_receive() {

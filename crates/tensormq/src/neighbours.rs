@@ -101,8 +101,7 @@ impl Inner {
         let bell = Bell::from_peer(bell);
         let gpu = self.gpu();
         let owner = Arc::clone(&link);
-        let pool =
-            OpenPool::open(plan, control, payload, bell, settle, owner, gpu.as_ref())?;
+        let pool = OpenPool::open(plan, control, payload, bell, settle, owner, gpu.as_ref())?;
         let landlord = Arc::new(Landlord {
             pool: Mutex::new(Some(pool)),
             link,

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use tessera_core::{Buffer, Error, Location, PoolId, PoolSlot, Region, Result};
-use tessera_cuda::{Registered, Gpu};
+use tessera_cuda::{Gpu, Registered};
 
 use crate::bell::Bell;
 use crate::courier::Inner;

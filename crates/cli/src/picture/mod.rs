@@ -10,3 +10,5 @@ pub(crate) mod gantt;
 pub(crate) mod lines;
 pub(crate) mod placement;
 mod svg;
+
+pub(crate) use svg::escape;

@@ -183,7 +183,7 @@ impl Anchor {
 }
 
 /// A text as XML has it; what no XML may have is left out.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tessera_control::{Manager, System, Task};
 use tessera_core::{Error, Result};
 use tessera_graph::{Partition, SharedModel};
+use tessera_plan::BatchingChoice;
 use tessera_repository::Repository;
 
 use crate::arguments::Serve;
@@ -14,7 +15,10 @@ use crate::model_file::ModelFile;
 pub(super) async fn put(arguments: &Serve, manager: &Manager) -> Result<()> {
     let names = tokio::task::block_in_place(|| store(arguments))?;
     let tasks = names.into_iter().map(|name| {
-        let task = Task::of_model(&name);
+        let mut task = Task::of_model(&name);
+        if arguments.no_batching {
+            task.batching = Some(BatchingChoice::Off);
+        }
         (name, task)
     });
     let mut system = System::new(tasks.collect());

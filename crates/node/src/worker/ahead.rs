@@ -4,6 +4,9 @@
 //! process on the same GPU, it can be told at the same time: memory for the outputs is there, and the next block's
 //! stream waits until they are written. So all blocks of a chain tell the GPU at once.
 //!
+//! Not so where processes take turns on the GPU (without MPS): one that waits there takes its turn all the same, and the
+//! others are slowed down by it.
+//!
 //! It is done when it is this block's turn, and whoever waits does so in the order of turns: so no two blocks wait for
 //! each other. Should the run fail, those who wait for the answers are told first, and then the waiting is ended.
 
@@ -70,8 +73,7 @@ impl<'a> Ahead<'a> {
         rows: &'a [usize],
         time: Time,
     ) -> Option<Self> {
-        let may = std::env::var_os("TESSERA_NOT_AHEAD").is_none()
-            && worker.parts.unit.device() != Device::Cpu
+        let may = worker.parts.unit.device() != Device::Cpu
             && worker.is_ahead.load(std::sync::atomic::Ordering::Relaxed)
             && batch.iter().any(|item| worker.goes_to_another(item));
         may.then(|| Self { worker, batch, rows, time, sent: Sent::default() })

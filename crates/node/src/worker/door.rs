@@ -1,7 +1,7 @@
 //! Where requests come in, and are put together to batches.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tessera_core::{Device, Tensor};
 use tessera_plan::{Leg, Log, Outcome};
@@ -21,58 +21,11 @@ pub(super) struct Door {
     inbox: Inbox,
     /// Received, and not fit for the batch that was being put together.
     held: VecDeque<Item>,
-    /// How long to stay awake where more is to come soon; `None` for the usual.
-    awake: Option<Awake>,
-}
-
-/// Staying awake between requests.
-///
-/// Being woken takes about 0.1 ms, as long as a GPU takes for a tenth of a block. So whoever tells a GPU what to do stays
-/// awake while requests follow each other closely, where there are cores enough to.
-struct Awake {
-    /// How long it took until the next one came, lately.
-    gap: Duration,
-}
-
-impl Awake {
-    /// Gaps that are waited for awake, in the mean, and for how long at most.
-    const MEAN: Duration = Duration::from_millis(5);
-    const MOST: Duration = Duration::from_millis(10);
-    /// Cores from which on one can be spared for each block.
-    const CORES: usize = 8;
-
-    fn new(device: Device) -> Option<Self> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let can = device != Device::Cpu && cores >= Self::CORES;
-        can.then_some(Self { gap: Duration::MAX })
-    }
-
-    /// How long to look again and again before going to sleep.
-    fn spin(&self) -> Option<Duration> {
-        (self.gap < Self::MEAN).then_some(Self::MOST)
-    }
-
-    fn note(&mut self, gap: Duration) {
-        // A pause counts once, and is forgotten soon.
-        let gap = gap.min(2 * Self::MEAN);
-        self.gap = if self.gap == Duration::MAX { gap } else { (self.gap * 3 + gap) / 4 };
-    }
 }
 
 impl Door {
-    pub(super) fn new(inbox: Inbox, device: Device) -> Self {
-        Self { inbox, held: VecDeque::new(), awake: Awake::new(device) }
-    }
-
-    /// The next that comes.
-    fn receive(&mut self, wait: Wait) -> Option<Received> {
-        let Some(awake) = &mut self.awake else { return self.inbox.receive(wait) };
-        let usual = tessera_tensormq::CourierOptions::default().spin;
-        self.inbox.set_spin(awake.spin().unwrap_or(usual));
-        let start = Instant::now();
-        let received = self.inbox.receive(wait);
-        awake.note(start.elapsed());
-        received
+    pub(super) fn new(inbox: Inbox) -> Self {
+        Self { inbox, held: VecDeque::new() }
     }
 
     /// Whether anybody waits; what has come meanwhile is taken in.
@@ -110,7 +63,7 @@ impl Shared {
                 }
                 continue;
             }
-            match door.receive(wait)? {
+            match door.inbox.receive(wait)? {
                 Received::Message(message) => {
                     if let Some(item) = self.read(message).and_then(|item| self.in_time(item)) {
                         return Some(item);

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tessera_core::{Device, Error, Result};
-use tessera_engine::{Copies, copies};
+use tessera_engine::{Copies, copies, is_shared};
 use tessera_plan::Batching;
 use tessera_tensormq::{Address, Deadline, MOST_DEPTH, Peers, RequestId, Wait};
 
@@ -146,10 +146,10 @@ impl Worker {
         address.device = Some(parts.unit.device()).filter(|device| *device != Device::Cpu);
         let count = parts.at_once.get();
         let shared = Arc::new(Shared {
-            door: Mutex::new(Door::new(inbox, parts.unit.device())),
+            door: Mutex::new(Door::new(inbox)),
             stopping: AtomicBool::new(false),
             gathering: AtomicBool::new(false),
-            is_ahead: AtomicBool::new(true),
+            is_ahead: AtomicBool::new(is_shared(parts.unit.device())),
             busy: (0..count).map(|_| AtomicU64::new(0)).collect(),
             done: AtomicU64::new(0),
             parts,

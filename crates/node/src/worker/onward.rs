@@ -122,7 +122,7 @@ impl Shared {
             started: time.started,
             waited: time.started.saturating_sub(log.sent),
             computed: time.computed,
-            overhead: here.saturating_sub(if time.is_here { time.computed } else { 0 }),
+            overhead: here.saturating_sub(time.apart),
             batch: time.batch as u64,
             rows: time.rows as u64,
         });
@@ -167,8 +167,8 @@ impl Shared {
 pub(super) struct Time {
     pub(super) started: u64,
     pub(super) computed: u64,
-    /// Whether that is part of the time that passed here, and not the GPU's.
-    pub(super) is_here: bool,
+    /// What of the time that passed here was not the worker's own: the engine's, and waiting for a GPU.
+    pub(super) apart: u64,
     pub(super) batch: usize,
     pub(super) rows: usize,
 }

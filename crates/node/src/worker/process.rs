@@ -23,7 +23,7 @@ impl Shared {
         let rows: Vec<usize> = batch.iter().map(|item| item.rows.unwrap_or(1)).collect();
         let total: usize = rows.iter().sum();
         let is_here = self.parts.unit.device() == Device::Cpu;
-        let mut time = Time { started, computed: 0, is_here, batch: total, rows: 0 };
+        let mut time = Time { started, computed: 0, apart: 0, batch: total, rows: 0 };
         if !is_here {
             time.computed = self.parts.unit.gpu_time_of(total);
         }
@@ -47,6 +47,7 @@ impl Shared {
                 batch.iter().all(|item| item.leg.exit.is_none() && Self::next_of(item).is_none());
             // Those that go home are brought to the host in one copy.
             let outputs = if go_home { on_host(outputs)? } else { outputs };
+            time.apart = Deadline::now().nanoseconds().saturating_sub(begun);
             batch::split(&outputs, &rows)
         };
         let outputs = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))
@@ -98,7 +99,7 @@ impl Shared {
                 let parts = batch.iter().map(|item| &item.inputs[input]);
                 let held = match self.parts.unit.device() {
                     Device::Cpu => parts.cloned().collect(),
-                    Device::Cuda(_) => batch::held(parts)?,
+                    device => batch::held(device, parts)?,
                 };
                 batch::join(&held.iter().collect::<Vec<_>>(), &*self.parts.memory, wait)
             })

@@ -1,5 +1,4 @@
-//! `tessera bench change` and `tessera bench faults`: a server under load whose tasks are changed, or
-//! whose blocks are killed.
+//! `tessera bench change`: a server under load whose tasks are changed; and the load, which others use too.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,50 +14,96 @@ use tessera_node::median;
 use tessera_zoo::{Architecture, Recipe, Share};
 
 use super::server::{Client, InferRequest, TestServer};
-use crate::arguments::bench::{BenchChange, BenchFaults};
+use crate::arguments::bench::BenchChange;
 use crate::model_file::{self, ModelFile};
 use crate::{inputs, interrupt, output};
 
 /// How long an answer may take before it counts as never coming.
-const NEVER: Duration = Duration::from_secs(40);
+pub(super) const NEVER: Duration = Duration::from_secs(40);
 
 /// What became of the requests of a load.
 #[derive(Clone, Debug, Default, Serialize)]
-struct Answers {
-    asked: u64,
-    answered: u64,
+pub(super) struct Answers {
+    pub(super) asked: u64,
+    pub(super) answered: u64,
+    /// Answers that are not what they were before.
+    pub(super) wrong: u64,
     /// By status and reason.
-    errors: BTreeMap<String, u64>,
+    pub(super) errors: BTreeMap<String, u64>,
     /// Requests whose answer never came.
-    unanswered: u64,
-    slowest_ms: f64,
+    pub(super) unanswered: u64,
+    pub(super) slowest_ms: f64,
+}
+
+/// A request, and what its answer was when nothing was wrong.
+pub(super) struct Asked {
+    request: InferRequest,
+    expected: Vec<f32>,
+}
+
+/// How far an answer may be from what it was, relative to its largest element: sums are taken in another order in batches.
+const TOLERANCE: f32 = 1e-3;
+
+impl Asked {
+    /// Asks once, to know the answer.
+    pub(super) fn new(request: InferRequest, server: &TestServer) -> Result<Self> {
+        let (_, answer) = request.send(&mut Client::connect(server.told.http)?)?;
+        if answer.status != 200 {
+            let text = String::from_utf8_lossy(&answer.body).into_owned();
+            return Err(Error::engine(format!("the first answer: {} {text}", answer.status)));
+        }
+        let expected = floats(&answer.body, usize::MAX);
+        Ok(Self { request, expected })
+    }
+
+    fn is_right(&self, body: &[u8]) -> bool {
+        let found = floats(body, self.expected.len());
+        let largest = self.expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+        found.len() == self.expected.len()
+            && found.iter().zip(&self.expected).all(|(a, b)| (a - b).abs() <= TOLERANCE * largest)
+    }
+}
+
+/// The numbers at the end of an answer, where its tensor is: so many, or all after the text.
+fn floats(body: &[u8], count: usize) -> Vec<f32> {
+    // The text before it ends where its outermost brace does.
+    let mut text = serde_json::Deserializer::from_slice(body).into_iter::<Value>();
+    let is_text = matches!(text.next(), Some(Ok(_)));
+    let end = if is_text { text.byte_offset() } else { 0 };
+    let tensor = body.get(end..).unwrap_or_default();
+    let numbers = tensor.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+    numbers.take(count).collect()
 }
 
 /// Clients that ask on until they are told to stop.
-struct Clients {
+pub(super) struct Clients {
     over: Arc<AtomicBool>,
     answers: Arc<Mutex<Answers>>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Clients {
-    fn start(count: usize, server: &TestServer, request: &Arc<InferRequest>) -> Self {
+    /// Starts so many; each asks one of these after the other.
+    pub(super) fn start(count: usize, server: &TestServer, requests: &Arc<Vec<Asked>>) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let answers: Arc<Mutex<Answers>> = Arc::default();
         let threads = (0..count)
-            .map(|_| {
+            .map(|number| {
                 let (over, answers) = (Arc::clone(&over), Arc::clone(&answers));
-                let (request, address) = (Arc::clone(request), server.told.http);
+                let (requests, address) = (Arc::clone(requests), server.told.http);
                 std::thread::spawn(move || {
                     let mut client = None;
-                    while !over.load(Ordering::Relaxed) {
+                    for asked in requests.iter().cycle().skip(number) {
+                        if over.load(Ordering::Relaxed) {
+                            return;
+                        }
                         let start = Instant::now();
-                        let asked = match client.take() {
+                        let connection = match client.take() {
                             Some(client) => Ok(client),
                             None => Client::connect(address),
                         };
-                        let result = asked.and_then(|mut connected| {
-                            let (_, answer) = request.send(&mut connected)?;
+                        let result = connection.and_then(|mut connected| {
+                            let (_, answer) = asked.request.send(&mut connected)?;
                             client = Some(connected);
                             Ok(answer)
                         });
@@ -68,7 +113,10 @@ impl Clients {
                         answers.asked += 1;
                         answers.slowest_ms = answers.slowest_ms.max(took.as_secs_f64() * 1e3);
                         match result {
-                            Ok(answer) if answer.status == 200 => answers.answered += 1,
+                            Ok(answer) if answer.status == 200 => {
+                                answers.answered += 1;
+                                answers.wrong += u64::from(!asked.is_right(&answer.body));
+                            }
                             Ok(answer) => {
                                 let text = String::from_utf8_lossy(&answer.body);
                                 let text: String = text.chars().take(120).collect();
@@ -84,7 +132,8 @@ impl Clients {
         Self { over, answers, threads }
     }
 
-    fn end(self) -> Answers {
+    /// Tells them to stop, and waits for that.
+    pub(super) fn end(self) -> Answers {
         self.over.store(true, Ordering::Relaxed);
         for thread in self.threads {
             thread.join().ok();
@@ -93,8 +142,15 @@ impl Clients {
     }
 }
 
-/// Siblings of a model, written to files, the first with a request for it.
-fn siblings(model: &str, count: u64, folder: &Path) -> Result<(Vec<PathBuf>, Arc<InferRequest>)> {
+/// Requests with different inputs.
+const DIFFERENT: u64 = 8;
+
+/// Siblings of a model, written to files, and requests for the first.
+pub(super) fn siblings(
+    model: &str,
+    count: u64,
+    folder: &Path,
+) -> Result<(Vec<PathBuf>, Vec<InferRequest>)> {
     let architecture: Architecture = model.parse()?;
     let mut files = Vec::new();
     for seed in 0..count {
@@ -107,14 +163,17 @@ fn siblings(model: &str, count: u64, folder: &Path) -> Result<(Vec<PathBuf>, Arc
     let first = ModelFile::read(&files[0], &BTreeMap::new(), &[])?;
     let partition =
         tessera_graph::split(&first.graph, &first.types, &tessera_graph::Split::Blocks(1), &[])?;
-    let given = inputs::random(&partition.graph.inputs, &std::collections::HashMap::new(), 0)?;
-    let bytes = given[0].bytes().unwrap_or_default();
     let name = &partition.graph.inputs[0].name;
-    let request = InferRequest::new("task0", name, given[0].shape(), bytes);
-    Ok((files, Arc::new(request)))
+    let requests = (0..DIFFERENT).map(|seed| {
+        let ports = &partition.graph.inputs;
+        let given = inputs::random(ports, &std::collections::HashMap::new(), seed)?;
+        let bytes = given[0].bytes().unwrap_or_default();
+        Ok(InferRequest::new("task0", name, given[0].shape(), bytes))
+    });
+    Ok((files, requests.collect::<Result<_>>()?))
 }
 
-fn temporary() -> Result<tempfile::TempDir> {
+pub(super) fn temporary() -> Result<tempfile::TempDir> {
     tempfile::Builder::new()
         .prefix(&interrupt::mark())
         .tempdir()
@@ -147,7 +206,9 @@ pub(super) fn change(arguments: &BenchChange) -> Result<()> {
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     let server = TestServer::start(&folder.path().join("repository"), &all)?;
     working.finish_and_clear();
-    let clients = Clients::start(arguments.clients, &server, &request);
+    let requests = request.into_iter().map(|request| Asked::new(request, &server));
+    let requests = Arc::new(requests.collect::<Result<Vec<_>>>()?);
+    let clients = Clients::start(arguments.clients, &server, &requests);
     let bar = output::progress(arguments.count as u64, "changing");
     let mut random = Random::new(arguments.seed);
     // The task that stays, and those that come and go.
@@ -233,105 +294,4 @@ pub(super) fn change(arguments: &BenchChange) -> Result<()> {
         0 => Ok(()),
         failed => Err(Error::engine(format!("{failed} requests of the task that stays failed"))),
     }
-}
-
-#[derive(Serialize)]
-struct FaultReport {
-    kills: usize,
-    /// How long until the block took requests again.
-    back_median_ms: f64,
-    back_most_ms: f64,
-    back_late: usize,
-    requests: Answers,
-}
-
-/// Kills blocks' processes again and again while the server is asked.
-pub(super) fn faults(arguments: &BenchFaults) -> Result<()> {
-    let working = output::spinner(format!("preparing {}", arguments.model));
-    let folder = temporary()?;
-    let (files, request) = siblings(&arguments.model, 1, folder.path())?;
-    let file = files[0].display().to_string();
-    let all = ["--isolation", "process", "--blocks", "4", "--no-fusion", "--log", "error", &file];
-    let server = TestServer::start(&folder.path().join("repository"), &all)?;
-    working.finish_and_clear();
-    let clients = Clients::start(arguments.clients, &server, &request);
-    let bar = output::progress(arguments.count as u64, "killing");
-    let mut random = Random::new(arguments.seed);
-    let mut times = Vec::new();
-    for _ in 0..arguments.count {
-        std::thread::sleep(Duration::from_millis(20 + random.below(arguments.pause)));
-        let (name, process) = loop {
-            let processes = processes(&server)?;
-            let index = usize::try_from(random.below(processes.len().max(1) as u64)).unwrap_or(0);
-            if let Some((name, Some(process))) = processes.into_iter().nth(index) {
-                break (name, process);
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let start = Instant::now();
-        let killed = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
-        if let Some(process) = killed {
-            rustix::process::kill_process(process, rustix::process::Signal::KILL).ok();
-        }
-        // It is back when another process has its place.
-        loop {
-            let now = processes(&server)?;
-            let back =
-                now.iter().any(|(block, id)| *block == name && id.is_some_and(|id| id != process));
-            if back || start.elapsed() > NEVER {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        times.push(start.elapsed().as_secs_f64() * 1e3);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    let requests = clients.end();
-    times.sort_by(f64::total_cmp);
-    let report = FaultReport {
-        kills: times.len(),
-        back_median_ms: median(&times).unwrap_or(0.0),
-        back_most_ms: times.last().copied().unwrap_or(0.0),
-        back_late: times.iter().filter(|&&ms| ms > 1000.0).count(),
-        requests,
-    };
-    if arguments.json {
-        output::print_json(&report)?;
-    } else {
-        output::print(&format!(
-            "{} kills: back after {:.0} ms, {:.0} ms at most, {} later than 1 s",
-            report.kills, report.back_median_ms, report.back_most_ms, report.back_late
-        ))?;
-        let errors: u64 = report.requests.errors.values().sum();
-        output::print(&format!(
-            "{} requests: {} answered, {errors} errors, {} without an answer, slowest {:.0} ms",
-            report.requests.asked,
-            report.requests.answered,
-            report.requests.unanswered,
-            report.requests.slowest_ms
-        ))?;
-        for (error, count) in report.requests.errors.iter().take(5) {
-            output::print(&format!("  {count} × {error}"))?;
-        }
-    }
-    match report.requests.unanswered {
-        0 => Ok(()),
-        left => Err(Error::engine(format!("{left} requests were never answered"))),
-    }
-}
-
-/// The blocks of a server, each with its process where it is up.
-fn processes(server: &TestServer) -> Result<Vec<(String, Option<u32>)>> {
-    let found = server.control("GET", "/v1/blocks", None)?;
-    let blocks = found.get("blocks").and_then(Value::as_array).cloned().unwrap_or_default();
-    Ok(blocks
-        .iter()
-        .map(|block| {
-            let name = block["name"].as_str().unwrap_or_default().to_owned();
-            let instance = &block["instances"][0];
-            let process = instance["process"].as_u64().and_then(|id| u32::try_from(id).ok());
-            (name, process.filter(|_| instance["state"] == "up"))
-        })
-        .collect())
 }

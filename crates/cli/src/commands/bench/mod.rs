@@ -2,6 +2,7 @@
 
 mod chain;
 mod disturb;
+mod faults;
 mod gpu;
 mod hop;
 mod hop_compare;
@@ -28,7 +29,7 @@ pub(super) fn run(command: &Bench) -> Result<()> {
         Bench::Serve(arguments) => serve::run(arguments),
         Bench::Overload(arguments) => overload::run(arguments),
         Bench::Change(arguments) => disturb::change(arguments),
-        Bench::Faults(arguments) => disturb::faults(arguments),
+        Bench::Faults(arguments) => faults::run(arguments),
         Bench::Gpu(arguments) => gpu::run(arguments),
         Bench::Kill(arguments) => kill::run(arguments),
         Bench::Peer(arguments) => peer::run(arguments),

@@ -10,6 +10,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use tessera_core::{Error, Result};
 
+use crate::interrupt;
+
 /// A server that answers.
 pub(super) struct TestServer {
     child: Child,
@@ -51,6 +53,9 @@ impl TestServer {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| Error::io("tessera serve", &error))?;
+        if let Some(process) = number(&child) {
+            interrupt::end_too(process);
+        }
         let mut line = String::new();
         if let Some(output) = child.stdout.take() {
             BufReader::new(output)
@@ -61,7 +66,7 @@ impl TestServer {
             Ok(told) => Ok(Self { child, told }),
             Err(_) => {
                 child.kill().ok();
-                child.wait().ok();
+                end(&mut child);
                 Err(Error::engine("tessera serve did not get ready; see what it wrote above"))
             }
         }
@@ -93,19 +98,30 @@ impl TestServer {
 
 impl Drop for TestServer {
     fn drop(&mut self) {
-        let process = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
-        if let Some(process) = process {
+        if let Some(process) = number(&self.child) {
             rustix::process::kill_process(process, rustix::process::Signal::TERM).ok();
         }
         let patience = Instant::now() + Duration::from_secs(10);
         while Instant::now() < patience {
             if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
+                break;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         self.child.kill().ok();
-        self.child.wait().ok();
+        end(&mut self.child);
+    }
+}
+
+fn number(child: &Child) -> Option<rustix::process::Pid> {
+    i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)
+}
+
+/// Waits for a process that ends.
+fn end(child: &mut Child) {
+    child.wait().ok();
+    if let Some(process) = number(child) {
+        interrupt::has_ended(process);
     }
 }
 

@@ -11,8 +11,13 @@ use super::Setup;
 use super::pipeline::Pipeline;
 use crate::output;
 
-/// Runs before the measured ones, of each batch.
-const WARM_UP: usize = 5;
+/// Requests that follow each other, before it is the next one's turn; and how many before them don't count: a client that
+/// asks again and again finds blocks awake.
+const BURST: usize = 10;
+const UNCOUNTED: usize = 3;
+
+/// Times by round.
+type Rounds = Vec<Vec<Duration>>;
 
 /// All batches.
 #[derive(Serialize)]
@@ -26,6 +31,8 @@ pub(super) struct Batch {
     pub(super) rows: usize,
     pub(super) whole: Whole,
     pub(super) pipelines: Vec<Timed>,
+    /// Overhead of whole tensors through ZeroMQ over that of TensorMQ; `None` where TensorMQ has none.
+    pub(super) zmq_overhead_over_tensormq: Option<f64>,
 }
 
 /// The whole model in one session.
@@ -39,11 +46,16 @@ pub(super) struct Whole {
 pub(super) struct Timed {
     pub(super) name: String,
     pub(super) time: Summary,
-    /// Median over the whole model's, of neighbouring runs.
+    /// Median over the whole model's, of neighbouring rounds.
     pub(super) ratio: f64,
-    /// Beyond the whole model, of neighbouring runs, in microseconds.
+    /// Median over that of the whole model as one block in a process, which is served in the same way.
+    pub(super) over_served: Option<f64>,
+    /// Beyond the whole model, of neighbouring rounds, in microseconds.
     pub(super) overhead_us: f64,
-    /// That, shared out among the hops between blocks.
+    /// That, shared out among the blocks, as the thesis has it.
+    pub(super) overhead_per_block_us: f64,
+    /// For blocks in processes, beyond the same blocks in one process; for those, beyond the whole model; shared out among
+    /// the hops between blocks.
     pub(super) overhead_per_hop_us: f64,
     pub(super) blocks: Vec<BlockTime>,
     /// Whether all answers were the whole model's, bit for bit.
@@ -76,7 +88,7 @@ pub(super) struct Arm {
 }
 
 pub(super) fn measure(setup: &Setup, arms: &[Arm], runs: usize) -> Result<Latency> {
-    let bar = output::progress((setup.batches.len() * (runs + WARM_UP)) as u64, "latency");
+    let bar = output::progress((setup.batches.len() * (runs + BURST)) as u64, "latency");
     let mut batches = Vec::new();
     for &rows in &setup.batches {
         let given = setup.input(rows)?;
@@ -90,63 +102,108 @@ pub(super) fn measure(setup: &Setup, arms: &[Arm], runs: usize) -> Result<Latenc
         };
         let inputs: Vec<Tensor> =
             arms.iter().map(|arm| arm.pipeline.input(&given)).collect::<Result<_>>()?;
-        let mut whole_times = Vec::new();
-        let mut times: Vec<Vec<Duration>> = vec![Vec::new(); arms.len()];
+        let mut whole_times: Rounds = Vec::new();
+        let mut times: Vec<Rounds> = vec![Vec::new(); arms.len()];
         let mut equal = vec![true; arms.len()];
         let mut before = Vec::new();
-        for run in 0..runs + WARM_UP {
-            if run == WARM_UP {
+        let (_, expected) = run_whole()?;
+        // The first round is for warming up.
+        for round in 0..=runs.div_ceil(BURST) {
+            if round == 1 {
                 for arm in arms {
                     arm.pipeline.records();
                 }
                 before = arms.iter().map(|arm| arm.pipeline.gpu_use()).collect::<Result<_>>()?;
             }
-            let (took, expected) = run_whole()?;
             // In turns, and who goes first changes too.
-            for turn in 0..arms.len() {
-                let who = (turn + run) % arms.len();
-                let (took, answer) = arms[who].pipeline.ask(&inputs[who])?;
-                let found = answer.outputs.first().map(|(_, tensor)| tensor);
-                equal[who] &= found.and_then(Tensor::bytes) == expected.bytes();
-                if run >= WARM_UP {
-                    times[who].push(took);
+            for turn in 0..=arms.len() {
+                let who = (turn + round) % (arms.len() + 1);
+                let mut took = Vec::with_capacity(BURST);
+                for number in 0..BURST + UNCOUNTED {
+                    let time = match arms.get(who) {
+                        Some(arm) => {
+                            let (time, answer) = arm.pipeline.ask(&inputs[who])?;
+                            let found = answer.outputs.first().map(|(_, tensor)| tensor);
+                            equal[who] &= found.and_then(Tensor::bytes) == expected.bytes();
+                            time
+                        }
+                        None => run_whole()?.0,
+                    };
+                    if number >= UNCOUNTED {
+                        took.push(time);
+                    }
+                }
+                if round > 0 {
+                    times.get_mut(who).unwrap_or(&mut whole_times).push(took);
                 }
             }
-            if run >= WARM_UP {
-                whole_times.push(took);
-            }
-            bar.inc(1);
+            bar.inc(BURST as u64);
         }
         let mut pipelines = Vec::new();
         for (who, arm) in arms.iter().enumerate() {
             let after = arm.pipeline.gpu_use()?;
-            let blocks = blocks(arm, &before[who], &after);
-            pipelines.push(timed(arm, &whole_times, &times[who], blocks, equal[who])?);
+            let mut blocks = blocks(arm, &before[who], &after);
+            if arm.name == super::THREADS {
+                let own = whole_times.len() * (BURST + UNCOUNTED);
+                in_one_process(&mut blocks, own, times[who].len() * (BURST + UNCOUNTED));
+            }
+            let threads = arms.iter().position(|arm| arm.name == super::THREADS);
+            let beside = threads.filter(|&threads| threads != who).map(|threads| &times[threads]);
+            let beside = beside.unwrap_or(&whole_times);
+            let served = arms.iter().position(|arm| arm.name == super::SERVED);
+            let served = served.map(|served| &times[served]);
+            let others = Others { whole: &whole_times, beside, served };
+            pipelines.push(timed(arm, &others, &times[who], blocks, equal[who])?);
         }
-        let time = Summary::of(&whole_times).ok_or_else(|| Error::usage("no runs"))?;
-        batches.push(Batch { rows, whole: Whole { time }, pipelines });
+        let time = Summary::of(&whole_times.concat()).ok_or_else(|| Error::usage("no runs"))?;
+        let zmq_overhead_over_tensormq = zmq_over_tensormq(&pipelines);
+        batches.push(Batch { rows, whole: Whole { time }, pipelines, zmq_overhead_over_tensormq });
     }
     bar.finish_and_clear();
     Ok(Latency { batches })
 }
 
+/// Overhead of whole tensors through ZeroMQ over that of TensorMQ.
+fn zmq_over_tensormq(pipelines: &[Timed]) -> Option<f64> {
+    let overhead = |name| pipelines.iter().find(|arm| arm.name == name).map(|arm| arm.overhead_us);
+    let tensormq = overhead(super::PROCESSES).filter(|&overhead| overhead > 0.0)?;
+    Some(overhead(super::ZMQ)? / tensormq)
+}
+
+/// What a pipeline is compared with.
+struct Others<'a> {
+    whole: &'a Rounds,
+    beside: &'a Rounds,
+    served: Option<&'a Rounds>,
+}
+
 fn timed(
     arm: &Arm,
-    whole: &[Duration],
-    times: &[Duration],
+    others: &Others<'_>,
+    times: &Rounds,
     blocks: Vec<BlockTime>,
     equal: bool,
 ) -> Result<Timed> {
-    let pairs =
-        || whole.iter().zip(times).map(|(whole, own)| (whole.as_secs_f64(), own.as_secs_f64()));
-    let ratio = middle(pairs().map(|(whole, own)| own / whole));
-    let overhead_us = middle(pairs().map(|(whole, own)| (own - whole) * 1e6));
+    let seconds = |round: &Vec<Duration>| middle(round.iter().map(Duration::as_secs_f64));
+    let beyond = |other: &Rounds| {
+        let pairs = other.iter().zip(times);
+        middle(pairs.map(|(other, own)| (seconds(own) - seconds(other)) * 1e6))
+    };
+    let over = |other: &Rounds| {
+        middle(other.iter().zip(times).map(|(other, own)| seconds(own) / seconds(other)))
+    };
+    let overhead_us = beyond(others.whole);
     Ok(Timed {
         name: arm.name.to_owned(),
-        time: Summary::of(times).ok_or_else(|| Error::usage("no runs"))?,
-        ratio,
+        time: Summary::of(&times.concat()).ok_or_else(|| Error::usage("no runs"))?,
+        ratio: over(others.whole),
+        over_served: others.served.map(over),
         overhead_us,
-        overhead_per_hop_us: overhead_us / arm.hops.max(1) as f64,
+        overhead_per_block_us: overhead_us / (arm.hops + 1) as f64,
+        overhead_per_hop_us: match arm.hops {
+            0 => 0.0,
+            hops => beyond(others.beside) / hops as f64,
+        },
         blocks,
         equal,
     })
@@ -187,15 +244,42 @@ fn blocks(arm: &Arm, before: &[GpuUse], after: &[GpuUse]) -> Vec<BlockTime> {
         .collect()
 }
 
-pub(super) fn print(latency: &Latency) -> Result<()> {
+/// Copies of blocks in one process, which counts them for all: without those of the whole model, which ran there too.
+/// One each way belongs to the ends; the rest is shown in between.
+fn in_one_process(blocks: &mut [BlockTime], whole_runs: usize, runs: usize) {
+    let whole = whole_runs as f64 / runs.max(1) as f64;
+    let Some(all) = blocks.first() else { return };
+    let [to_device, to_host] = [all.to_device, all.to_host].map(|count| (count - whole).max(0.0));
+    let on_device = all.on_device;
+    let last = blocks.len().saturating_sub(1);
+    for (number, block) in blocks.iter_mut().enumerate() {
+        block.to_device = match number {
+            0 => to_device.min(1.0),
+            1 => to_device - to_device.min(1.0),
+            _ => 0.0,
+        };
+        block.to_host = match number {
+            _ if number == last => to_host.min(1.0),
+            0 => to_host - to_host.min(1.0),
+            _ => 0.0,
+        };
+        block.on_device = if number == 0 { on_device } else { 0.0 };
+    }
+}
+
+/// The times, and what blocks did.
+pub(super) fn tables(latency: &Latency) -> [output::Table; 2] {
     let mut table = output::Table::new(&[
         ">rows",
         "how",
         ">median",
         ">p99",
         ">over the whole",
+        ">over it served",
         ">beyond it, µs",
+        ">per block, µs",
         ">per hop, µs",
+        ">beyond it, over TensorMQ's",
         "equal",
     ]);
     for batch in &latency.batches {
@@ -208,21 +292,30 @@ pub(super) fn print(latency: &Latency) -> Result<()> {
                 dash(),
                 dash(),
                 dash(),
+                dash(),
+                dash(),
+                dash(),
             ]),
         );
         for pipeline in &batch.pipelines {
-            let Timed { name, time, ratio, overhead_us, overhead_per_hop_us, equal, .. } = pipeline;
+            let Timed { name, time, ratio, overhead_us, equal, .. } = pipeline;
             let shown = [time.median_ms, time.p99_ms].map(output::milliseconds);
             table.row([batch.rows.to_string(), name.clone()].into_iter().chain(shown).chain([
                 format!("{ratio:.3}"),
+                super::shown(pipeline.over_served, |ratio| format!("{ratio:.3}")),
                 format!("{overhead_us:.0}"),
-                format!("{overhead_per_hop_us:.0}"),
+                format!("{:.0}", pipeline.overhead_per_block_us),
+                format!("{:.0}", pipeline.overhead_per_hop_us),
+                match batch.zmq_overhead_over_tensormq {
+                    _ if *name != super::ZMQ => dash(),
+                    Some(times) => format!("{times:.2}"),
+                    None => "no overhead".to_owned(),
+                },
                 if *equal { "yes" } else { "no" }.to_owned(),
             ]));
         }
     }
-    table.print()?;
-    output::print("")?;
+    let times = table;
     let mut table = output::Table::new(&[
         ">rows",
         "how",
@@ -249,5 +342,5 @@ pub(super) fn print(latency: &Latency) -> Result<()> {
             }
         }
     }
-    table.print()
+    [times, table]
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tessera_control::{Defaults, MemoryStore, System, Task};
 use tessera_core::{Device, Error, Result, Tensor};
 use tessera_engine::EngineName;
-use tessera_gateway::{Answer, Ended, Monitor, MonitorOptions, Observer, Request};
-use tessera_node::GpuUse;
+use tessera_gateway::{Answer, Dispatcher, Ended, Monitor, MonitorOptions, Observer, Request};
+use tessera_node::{GpuUse, InstanceStatus};
 use tessera_plan::{Batching, BatchingChoice, Isolation, Record};
 use tessera_tensormq::Transport;
 
@@ -38,6 +38,31 @@ pub(super) struct Pipeline {
     runtime: tokio::runtime::Runtime,
     task: String,
     input: String,
+    /// Whether whoever waits for an answer stays awake; on a GPU, where the CPU has cores to spare.
+    stays_awake: bool,
+}
+
+/// Asks a pipeline from a task of its runtime.
+#[derive(Clone)]
+pub(super) struct Asker {
+    dispatcher: Dispatcher,
+    task: String,
+    input: String,
+}
+
+impl Asker {
+    /// Asks once; a request that may not take longer than that is refused or ends late.
+    pub(super) async fn ask(&self, input: &Tensor, timeout: Option<Duration>) -> Result<Answer> {
+        let request = Request {
+            task: self.task.clone(),
+            version: String::new(),
+            id: String::new(),
+            inputs: vec![(self.input.clone(), input.clone())],
+            timeout,
+            trace: None,
+        };
+        self.dispatcher.infer(request).await.map_err(|refusal| refusal.error)
+    }
 }
 
 /// Keeps what happened to requests.
@@ -95,7 +120,8 @@ impl Pipeline {
             Ok::<_, Error>(assembly)
         })?;
         let (task, input) = (model.to_owned(), input.to_owned());
-        Ok(Self { assembly, recorder, runtime, task, input })
+        let stays_awake = options.device != Device::Cpu;
+        Ok(Self { assembly, recorder, runtime, task, input, stays_awake })
     }
 
     /// An input in memory that blocks can read.
@@ -124,17 +150,28 @@ impl Pipeline {
         let start = Instant::now();
         let answer = self.runtime.block_on(async {
             let mut answer = std::pin::pin!(self.assembly.dispatcher.infer(request));
-            // A client that stays awake: being woken is not the pipeline's time.
+            // Being woken is not the pipeline's time.
             loop {
                 tokio::select! {
                     biased;
                     answer = &mut answer => return answer,
-                    () = tokio::task::yield_now() => {}
+                    () = tokio::task::yield_now(), if self.stays_awake => {}
                 }
             }
         });
         let took = start.elapsed();
         Ok((took, answer.map_err(|refusal| refusal.error)?))
+    }
+
+    /// For many requests at the same time, on the runtime of [`Self::block_on`].
+    pub(super) fn asker(&self) -> Asker {
+        let (task, input) = (self.task.clone(), self.input.clone());
+        Asker { dispatcher: self.assembly.dispatcher.clone(), task, input }
+    }
+
+    /// Runs this on the pipeline's runtime, which has one thread.
+    pub(super) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
     }
 
     /// What happened to the requests since this was last asked.
@@ -153,6 +190,11 @@ impl Pipeline {
             Ok(pinged?.1.gpu)
         });
         uses.collect()
+    }
+
+    /// The instances of its blocks.
+    pub(super) fn instances(&self) -> Vec<InstanceStatus> {
+        self.assembly.site.node.status()
     }
 }
 
