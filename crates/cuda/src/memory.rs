@@ -270,31 +270,40 @@ pub fn copy(from: &Tensor, to: &mut TensorMut) -> Result<()> {
     check("a copy on the GPU", copied)
 }
 
-/// Tensors of one GPU one after the other, as one of this shape.
-pub fn join(parts: &[&Tensor], shape: &[usize]) -> Result<Tensor> {
-    let Some(Location::Cuda(number)) = parts.first().map(|part| part.location()) else {
-        return Err(Error::usage("no tensors of a GPU to put together"));
-    };
-    let gpu = Gpu::open(number)?;
+/// Tensors one after the other, as one of this shape on a GPU. Each is on that GPU or on the host.
+///
+/// The copies are in the stream: those on the host must stay until they are done.
+pub fn join(gpu: u32, parts: &[&Tensor], shape: &[usize]) -> Result<Tensor> {
+    let gpu = Gpu::open(gpu)?;
     let dtype = parts.first().map_or(DType::F32, |part| part.dtype());
     let len: usize = parts.iter().map(|part| part.byte_len()).sum();
     let expected = element_count(shape).and_then(|count| dtype.bytes(count));
-    let is_alike =
-        |part: &&Tensor| part.location() == Location::Cuda(number) && part.dtype() == dtype;
-    if expected != Some(len) || !parts.iter().all(is_alike) {
+    if expected != Some(len) || parts.iter().any(|part| part.dtype() != dtype) {
         return Err(Error::invalid(format!("tensors that don't make one of {shape:?} together")));
     }
     let buffer = DeviceBuffer::new(&gpu, len)?;
     gpu.enter()?;
     let mut at = buffer.address;
     for part in parts {
-        let from = part.address().unwrap_or(0) as sys::CUdeviceptr;
         let bytes = part.byte_len();
-        // SAFETY: the part has so many bytes there, and the buffer has room for all of them. Memory that is given
-        // back before the copy is done is used again after it in the stream.
-        let copied = unsafe { result::memcpy_dtod_async(at, from, bytes, gpu.raw_stream()) };
-        ON_DEVICE.add(bytes);
-        check("a copy on the GPU", copied)?;
+        match (part.location(), part.bytes()) {
+            (Location::Cuda(number), _) if number == gpu.number() => {
+                let from = part.address().unwrap_or(0) as sys::CUdeviceptr;
+                // SAFETY: the part has so many bytes there, and the buffer has room for all of them. Memory that is
+                // given back before the copy is done is used again after it in the stream.
+                let copied =
+                    unsafe { result::memcpy_dtod_async(at, from, bytes, gpu.raw_stream()) };
+                ON_DEVICE.add(bytes);
+                check("a copy on the GPU", copied)?;
+            }
+            (_, Some(from)) => {
+                // SAFETY: there is room for the bytes, and whoever calls keeps pinned ones until they are copied.
+                let copied = unsafe { result::memcpy_htod_async(at, from, gpu.raw_stream()) };
+                TO_DEVICE.add(bytes);
+                check("a copy to the GPU", copied)?;
+            }
+            _ => return Err(Error::unsupported("a tensor of another GPU among those of one")),
+        }
         at += bytes as sys::CUdeviceptr;
     }
     Ok(over(dtype, shape, buffer)?.freeze())

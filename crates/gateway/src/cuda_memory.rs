@@ -95,7 +95,7 @@ impl CudaRegion {
             return Ok(tensor);
         }
         // A copy on the GPU, which nobody waits for.
-        join(&[&tensor], shape)
+        join(self.memory.memory.gpu().number(), &[&tensor], shape)
     }
 
     /// Copies a tensor to a place, and waits until it is there.

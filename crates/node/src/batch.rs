@@ -1,7 +1,7 @@
 //! Batches: the inputs of several requests as one, and the outputs of one as several.
 
 use tessera_core::{Device, Error, Location, Result, Tensor};
-use tessera_engine::{is_shared, join_on_device};
+use tessera_engine::{is_shared, join_on_device, to_host};
 use tessera_tensormq::Wait;
 
 use crate::memory::Memory;
@@ -49,6 +49,12 @@ pub(crate) fn held<'a>(
     let mut last = None;
     let mut held = Vec::new();
     for part in parts {
+        if let (Location::Cuda(there), Device::Cuda(here)) = (part.location(), device)
+            && there != here
+        {
+            held.push(to_host(part)?.settled()?);
+            continue;
+        }
         let slot = part.region().and_then(|(region, _)| region.pooled());
         // Rows of one buffer are waited for once.
         held.push(match slot.is_some() && slot == last {
@@ -66,7 +72,12 @@ pub(crate) fn held<'a>(
 ///
 /// Nothing is copied where they lie one after the other in memory already, as the parts of an earlier
 /// batch do that are still together.
-pub(crate) fn join(parts: &[&Tensor], memory: &dyn Memory, wait: Wait) -> Result<Tensor> {
+pub(crate) fn join(
+    device: Device,
+    parts: &[&Tensor],
+    memory: &dyn Memory,
+    wait: Wait,
+) -> Result<Tensor> {
     let Some((&first, others)) = parts.split_first() else {
         return Err(Error::usage("nothing to put together"));
     };
@@ -78,8 +89,9 @@ pub(crate) fn join(parts: &[&Tensor], memory: &dyn Memory, wait: Wait) -> Result
     if let Some(joined) = adjacent(first, others, &shape) {
         return Ok(joined);
     }
-    if first.location() != Location::Host {
-        return join_on_device(parts, &shape);
+    if let Device::Cuda(number) = device {
+        // Also of those on the host: each is copied to its place, and never to another on the host.
+        return join_on_device(number, parts, &shape);
     }
     let mut joined = memory.tensor(first.dtype(), &shape, wait)?;
     let unreadable = || Error::unsupported("tensors that the CPU can't read can't be put together");
@@ -144,12 +156,12 @@ mod tests {
         let whole = Tensor::from_f32(&[4, 2], &[0., 1., 2., 3., 4., 5., 6., 7.]).unwrap();
         let parts = split(std::slice::from_ref(&whole), &[1, 2, 1]).unwrap();
         let parts: Vec<&Tensor> = parts.iter().map(|part| &part[0]).collect();
-        let joined = join(&parts, &memory, Wait::No).unwrap();
+        let joined = join(Device::Cpu, &parts, &memory, Wait::No).unwrap();
         assert_eq!(joined.address(), whole.address());
         assert_eq!(joined.shape(), [4, 2]);
-        let apart = join(&[parts[0], parts[2]], &memory, Wait::No).unwrap();
+        let apart = join(Device::Cpu, &[parts[0], parts[2]], &memory, Wait::No).unwrap();
         assert_eq!(apart.to_f64().unwrap(), [0., 1., 6., 7.]);
-        let turned = join(&[parts[2], parts[0]], &memory, Wait::No).unwrap();
+        let turned = join(Device::Cpu, &[parts[2], parts[0]], &memory, Wait::No).unwrap();
         assert_eq!(turned.to_f64().unwrap(), [6., 7., 0., 1.]);
     }
 

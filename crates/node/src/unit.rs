@@ -51,6 +51,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) shapes: Shapes,
     /// Its inputs; asked for when it is its turn.
     pub(crate) inputs: &'a mut dyn FnMut() -> Result<Vec<Tensor>>,
+    /// What they are made of: on the host it must stay until a GPU has read it.
+    pub(crate) reads: Vec<Tensor>,
     /// Who sends outputs on that a GPU has still to be told to write.
     pub(crate) ahead: Option<&'a mut dyn SendAhead>,
 }
@@ -187,7 +189,8 @@ impl LoadedUnit {
         wait: Wait,
     ) -> Result<Vec<Tensor>> {
         let shapes = inputs.iter().map(|input| input.shape().to_vec()).collect();
-        let turn = Turn { shapes, inputs: &mut || Ok(inputs.to_vec()), ahead: None };
+        let reads = inputs.to_vec();
+        let turn = Turn { shapes, inputs: &mut || Ok(inputs.to_vec()), reads, ahead: None };
         self.run_turn(threads, turn, memory, wait)
     }
 
@@ -262,7 +265,8 @@ impl LoadedUnit {
     /// A session that gets other shapes than last time chooses its algorithms anew, which takes as long as many runs
     /// (ResNet-50 on an H200: 100 ms). So there is a session for each; the weights are there once.
     fn run_on_gpu(&self, turn: Turn<'_>, memory: &dyn Memory, wait: Wait) -> Result<Vec<Tensor>> {
-        let Turn { shapes: key, inputs, ahead } = turn;
+        let Turn { shapes: key, inputs, mut reads, ahead } = turn;
+        reads.retain(|input| input.location() == Location::Host);
         let sessions = {
             let mut known = lock(&self.on_gpu);
             // What comes in many shapes takes turns at one.
@@ -308,8 +312,7 @@ impl LoadedUnit {
             if is_ahead {
                 memory.written(&outputs)?;
             }
-            let reads = given.into_iter().filter(|input| input.location() == Location::Host);
-            Ok(Told { result: outputs, span, reads: reads.collect() })
+            Ok(Told { result: outputs, span, reads })
         };
         let rows = key.first().and_then(|shape| shape.first()).copied().unwrap_or(1);
         let outputs = match &self.queue {

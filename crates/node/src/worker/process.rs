@@ -35,6 +35,7 @@ impl Shared {
                     &batch.iter().map(|item| &item.inputs[..]).collect::<Vec<_>>(),
                 ),
                 inputs: &mut || self.join(&batch, wait),
+                reads: batch.iter().flat_map(|item| &item.inputs).cloned().collect(),
                 ahead: ahead.as_mut().map(|ahead| ahead as _),
             };
             let outputs =
@@ -101,7 +102,8 @@ impl Shared {
                     Device::Cpu => parts.cloned().collect(),
                     device => batch::held(device, parts)?,
                 };
-                batch::join(&held.iter().collect::<Vec<_>>(), &*self.parts.memory, wait)
+                let device = self.parts.unit.device();
+                batch::join(device, &held.iter().collect::<Vec<_>>(), &*self.parts.memory, wait)
             })
             .collect()
     }

@@ -122,7 +122,7 @@ fn kill(
     while times.len() < arguments.count {
         let processes = processes(server)?;
         away.retain(|name, (killed, since)| {
-            let is_back = |(block, id): &(String, Option<u32>)| {
+            let is_back = |(block, id, _): &(String, Option<u32>, bool)| {
                 block == name && id.is_some_and(|id| id != *killed)
             };
             // It is back when another process has its place.
@@ -136,8 +136,8 @@ fn kill(
         });
         let up: Vec<(String, u32)> = processes
             .into_iter()
-            .filter(|(name, _)| !away.contains_key(name))
-            .filter_map(|(name, process)| Some((name, process?)))
+            .filter(|(name, _, is_useful)| *is_useful && !away.contains_key(name))
+            .filter_map(|(name, process, _)| Some((name, process?)))
             .collect();
         let may = kills < arguments.count && away.len() < arguments.at_once.max(1);
         if may && !up.is_empty() && Instant::now() >= next {
@@ -207,8 +207,8 @@ fn judge(report: &FaultReport) -> Result<()> {
     }
 }
 
-/// The blocks of a server, each with its process where it is up.
-fn processes(server: &TestServer) -> Result<Vec<(String, Option<u32>)>> {
+/// The blocks of a server, each with its process where it is up, and whether that has run anything yet.
+fn processes(server: &TestServer) -> Result<Vec<(String, Option<u32>, bool)>> {
     let found = server.control("GET", "/v1/blocks", None)?;
     let blocks = found.get("blocks").and_then(Value::as_array).cloned().unwrap_or_default();
     Ok(blocks
@@ -217,7 +217,10 @@ fn processes(server: &TestServer) -> Result<Vec<(String, Option<u32>)>> {
             let name = block["name"].as_str().unwrap_or_default().to_owned();
             let instance = &block["instances"][0];
             let process = instance["process"].as_u64().and_then(|id| u32::try_from(id).ok());
-            (name, process.filter(|_| instance["state"] == "up"))
+            let is_up = instance["state"] == "up";
+            // One that has not been of any use yet counts as one that can't start, and comes back later and later.
+            let is_useful = instance["requests"].as_u64().is_some_and(|count| count > 0);
+            (name, process.filter(|_| is_up), is_useful)
         })
         .collect())
 }
