@@ -41,6 +41,15 @@ impl CudaEvent {
         Self::recorded(gpu, check("an event", result::event::create(flags))?)
     }
 
+    /// Has the stream of another GPU wait for it; the host doesn't.
+    pub(crate) fn hold(&self, other: &Gpu) -> Result<()> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both are valid.
+        check("waiting for an event", unsafe {
+            result::stream::wait_event(other.raw_stream(), self.event, flags)
+        })
+    }
+
     fn recorded(gpu: &Arc<Gpu>, event: sys::CUevent) -> Result<Self> {
         let made = Self { gpu: Arc::clone(gpu), event };
         // SAFETY: both were made by this process and are valid.

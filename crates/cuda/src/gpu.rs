@@ -100,6 +100,10 @@ impl Gpu {
         self.stream.cast()
     }
 
+    pub(crate) fn raw_context(&self) -> sys::CUcontext {
+        self.context
+    }
+
     pub(crate) fn raw_stream(&self) -> sys::CUstream {
         self.stream
     }

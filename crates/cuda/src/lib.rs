@@ -26,7 +26,7 @@ pub use device::{GpuInfo, Peer, devices, pci};
 pub use driver::{driver_version, is_there};
 pub use event::CudaEvent;
 pub use gpu::Gpu;
-pub use memory::{DeviceBuffer, Pinned, PinnedBuffer, copy, join, to_device, to_host};
+pub use memory::{DeviceBuffer, Pinned, PinnedBuffer, copy, copy_across, join, to_device, to_host};
 pub use monitor::{GpuProcess, GpuReading, Monitor};
 pub use registered::Registered;
 pub use shared::{HANDLE, SharedMemory};

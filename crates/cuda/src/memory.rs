@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{result, sys};
 use tessera_core::{DType, Error, Location, Region, Result, Tensor, TensorMut, element_count};
@@ -201,19 +202,19 @@ impl Region for PinnedBuffer {
     }
 }
 
-/// The tensor in the memory of a GPU: itself where it is there already, else a copy.
+/// The tensor in the memory of a GPU: itself where it is there already, else a copy, also from another GPU.
 ///
 /// The copy is in the stream; the host does not wait for it.
 pub fn to_device(gpu: &Arc<Gpu>, tensor: &Tensor) -> Result<Tensor> {
     match tensor.location() {
         Location::Cuda(number) if number == gpu.number() => return tensor.clone().held(),
-        Location::Host => {}
-        other => {
-            let number = gpu.number();
-            return Err(Error::unsupported(format!(
-                "a tensor at {other:?}, expected cuda:{number}"
-            )));
+        Location::Cuda(_) => {
+            let buffer = DeviceBuffer::new(gpu, tensor.byte_len())?;
+            let mut copy = over(tensor.dtype(), tensor.shape(), buffer)?;
+            copy_across(tensor, &mut copy)?;
+            return Ok(copy.freeze());
         }
+        _ => {}
     }
     let tensor = tensor.clone().settled()?;
     let Some(bytes) = tensor.bytes() else {
@@ -270,6 +271,59 @@ pub fn copy(from: &Tensor, to: &mut TensorMut) -> Result<()> {
     check("a copy on the GPU", copied)
 }
 
+/// Copies a tensor to memory of another GPU, in that one's stream: straight where the two can reach each other, else the
+/// driver takes it through memory of the host.
+pub fn copy_across(from: &Tensor, to: &mut TensorMut) -> Result<()> {
+    let (Location::Cuda(source), Location::Cuda(target)) = (from.location(), to.location()) else {
+        return Err(Error::usage("a copy between GPUs of what is on none"));
+    };
+    let room = element_count(to.shape()).and_then(|count| to.dtype().bytes(count));
+    if room != Some(from.byte_len()) {
+        return Err(Error::usage("a copy between GPUs to memory of another size"));
+    }
+    let from = from.clone().settled()?;
+    let (source, target) = (Gpu::open(source)?, Gpu::open(target)?);
+    // After all that was put into the stream of the one that has it.
+    let written = CudaEvent::record(&source)?;
+    target.enter()?;
+    written.hold(&target)?;
+    let address = |at: usize| at as sys::CUdeviceptr;
+    // SAFETY: both have so many bytes there. What is copied stays until that is done, as it is kept below; what it is
+    // copied to, as whoever uses it again does so later in the stream.
+    let copied = unsafe {
+        sys::cuMemcpyPeerAsync(
+            address(to.address().as_ptr().addr()),
+            target.raw_context(),
+            address(from.address().unwrap_or(0)),
+            source.raw_context(),
+            from.byte_len(),
+            target.raw_stream(),
+        )
+    };
+    ON_DEVICE.add(from.byte_len());
+    check("a copy between GPUs", copied.result())?;
+    keep_until(CudaEvent::record_for_later(&target)?, from);
+    Ok(())
+}
+
+/// Keeps a tensor until something has happened, on a thread of its own.
+fn keep_until(event: CudaEvent, tensor: Tensor) {
+    static KEPT: OnceLock<Sender<(CudaEvent, Tensor)>> = OnceLock::new();
+    let kept = KEPT.get_or_init(|| {
+        let (sender, receiver) = channel::<(CudaEvent, Tensor)>();
+        std::thread::spawn(move || {
+            for (event, tensor) in receiver {
+                // A GPU that failed reads nothing any more.
+                event.wait().ok();
+                drop(tensor);
+            }
+        });
+        sender
+    });
+    // Its thread ends with the process.
+    kept.send((event, tensor)).ok();
+}
+
 /// Tensors one after the other, as one of this shape on a GPU. Each is on that GPU or on the host.
 ///
 /// The copies are in the stream: those on the host must stay until they are done.
@@ -302,7 +356,16 @@ pub fn join(gpu: u32, parts: &[&Tensor], shape: &[usize]) -> Result<Tensor> {
                 TO_DEVICE.add(bytes);
                 check("a copy to the GPU", copied)?;
             }
-            _ => return Err(Error::unsupported("a tensor of another GPU among those of one")),
+            // One of another GPU is brought here first, and stays until all is done: it is freed in the stream's order.
+            (Location::Cuda(_), _) => {
+                let here = to_device(&gpu, part)?;
+                let from = here.address().unwrap_or(0) as sys::CUdeviceptr;
+                // SAFETY: as above.
+                let copied =
+                    unsafe { result::memcpy_dtod_async(at, from, bytes, gpu.raw_stream()) };
+                check("a copy on the GPU", copied)?;
+            }
+            _ => return Err(Error::unsupported("a tensor that is in no memory to copy from")),
         }
         at += bytes as sys::CUdeviceptr;
     }

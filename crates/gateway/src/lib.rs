@@ -23,8 +23,8 @@ pub use front_end::FrontEndOptions;
 pub use grpc::{GrpcFrontEnd, generated as inference, grpc_service};
 pub use http::router as http_router;
 pub use monitor::{
-    GpuProcessSample, GpuSample, InstanceSample, Monitor, MonitorOptions, Sample, TakeSample,
-    TaskSample, TraceOptions,
+    GpuProcessSample, GpuSample, InstanceGpu, InstanceSample, Monitor, MonitorOptions, Sample,
+    TakeSample, TaskSample, TraceOptions,
 };
 pub use service::{
     Answer, Answering, Refusal, Request, Service, Spent, TaskInfo, TaskState, TaskStatistics,

@@ -11,8 +11,8 @@ use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 use tessera_core::Error;
 use tessera_gateway::{
-    Ended, EndedAs, GpuProcessSample, GpuSample, InstanceSample, Monitor, MonitorOptions, Observer,
-    Sample, TakeSample, TaskSample, TraceOptions,
+    Ended, EndedAs, GpuProcessSample, GpuSample, InstanceGpu, InstanceSample, Monitor,
+    MonitorOptions, Observer, Sample, TakeSample, TaskSample, TraceOptions,
 };
 use tessera_plan::Record;
 use tessera_tensormq::{Deadline, RequestId, TraceContext};
@@ -70,6 +70,14 @@ fn sample() -> Sample {
             up: true,
             in_flight: 2,
             restarts: 1,
+            gpu: Some(InstanceGpu {
+                device: "cuda:0".to_owned(),
+                seconds: 1.5,
+                runs: 300,
+                weight_bytes: 4096,
+                pool_bytes: 8192,
+                copies: Some([7, 8, 9]),
+            }),
         }],
         waiting: 4,
         copied_bytes: 1024,

@@ -1,7 +1,7 @@
 //! Batches: the inputs of several requests as one, and the outputs of one as several.
 
 use tessera_core::{Device, Error, Location, Result, Tensor};
-use tessera_engine::{is_shared, join_on_device, to_host};
+use tessera_engine::{is_shared, join_on_device};
 use tessera_tensormq::Wait;
 
 use crate::memory::Memory;
@@ -49,12 +49,6 @@ pub(crate) fn held<'a>(
     let mut last = None;
     let mut held = Vec::new();
     for part in parts {
-        if let (Location::Cuda(there), Device::Cuda(here)) = (part.location(), device)
-            && there != here
-        {
-            held.push(to_host(part)?.settled()?);
-            continue;
-        }
         let slot = part.region().and_then(|(region, _)| region.pooled());
         // Rows of one buffer are waited for once.
         held.push(match slot.is_some() && slot == last {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{DType, Error, Location, Result, Tensor, TensorMut, element_count};
-use tessera_engine::{Pinned, copy_on_device, to_host};
+use tessera_engine::{Pinned, copy_across, copy_on_device, to_host};
 use tessera_tensormq::{Buffers, Courier, Pool, Wait};
 
 use crate::buffers::BufferPool;
@@ -22,6 +22,11 @@ pub trait Memory: Send + Sync {
     /// Has those who wait for tensors on a GPU know when they are written: once all that it was told so far is done.
     fn written(&self, _: &[Tensor]) -> Result<()> {
         Ok(())
+    }
+
+    /// The same tensor on another GPU, where those who run there read it; `None` where that can't be.
+    fn on_another(&self, _: &Tensor, _: u32) -> Option<Tensor> {
+        None
     }
 
     /// Bytes of the buffers on a GPU that there are.
@@ -145,9 +150,12 @@ impl Memory for SharedMemory {
 pub struct DeviceMemory {
     gpu: u32,
     host: SharedMemory,
-    /// Pools by the size of their buffers; `None` once it turned out that others can't open them.
-    pools: Mutex<Option<BTreeMap<usize, Vec<Pool>>>>,
+    /// Pools by GPU and the size of their buffers; `None` once it turned out that others can't open them.
+    pools: Mutex<Option<Pools>>,
 }
+
+/// Pools by GPU and the size of their buffers.
+type Pools = BTreeMap<(u32, usize), Vec<Pool>>;
 
 impl DeviceMemory {
     /// Memory in pools of this courier.
@@ -157,9 +165,9 @@ impl DeviceMemory {
     }
 
     /// A buffer on the GPU; `None` where there can be none that others open, or where all are in use.
-    fn free(&self, size: usize) -> Option<tessera_core::Buffer> {
+    fn free(&self, gpu: u32, size: usize) -> Option<tessera_core::Buffer> {
         let mut pools = self.pools.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let same = pools.as_mut()?.entry(size).or_default();
+        let same = pools.as_mut()?.entry((gpu, size)).or_default();
         for pool in same.iter() {
             if let Ok(buffer) = pool.borrow(size, Wait::No) {
                 return Some(buffer);
@@ -168,7 +176,7 @@ impl DeviceMemory {
         if same.len() * AT_A_TIME >= MOST_ON_GPU {
             return None;
         }
-        match self.host.courier.pool_on(self.gpu, &[Buffers { bytes: size, count: AT_A_TIME }]) {
+        match self.host.courier.pool_on(gpu, &[Buffers { bytes: size, count: AT_A_TIME }]) {
             Ok(pool) => {
                 let buffer = pool.borrow(size, Wait::No).ok();
                 same.push(pool);
@@ -192,15 +200,22 @@ impl Memory for DeviceMemory {
         tensors.iter().try_for_each(|tensor| self.host.courier.written(tensor))
     }
 
+    fn on_another(&self, tensor: &Tensor, gpu: u32) -> Option<Tensor> {
+        let buffer = self.free(gpu, size_class(tensor.byte_len()))?;
+        let mut copy = TensorMut::over(tensor.dtype(), tensor.shape(), buffer).ok()?;
+        copy_across(tensor, &mut copy).ok()?;
+        Some(copy.freeze())
+    }
+
     fn gpu_bytes(&self) -> u64 {
         let pools = self.pools.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let sizes = pools.iter().flatten().map(|(size, same)| size * AT_A_TIME * same.len());
+        let sizes = pools.iter().flatten().map(|((_, size), same)| size * AT_A_TIME * same.len());
         sizes.sum::<usize>() as u64
     }
 
     fn tensor_on_gpu(&self, dtype: DType, shape: &[usize]) -> Option<TensorMut> {
         let len = element_count(shape).and_then(|count| dtype.bytes(count))?;
-        TensorMut::over(dtype, shape, self.free(size_class(len))?).ok()
+        TensorMut::over(dtype, shape, self.free(self.gpu, size_class(len))?).ok()
     }
 
     fn adopt(&self, tensor: Tensor, wait: Wait) -> Result<Tensor> {
@@ -208,7 +223,7 @@ impl Memory for DeviceMemory {
         if tensor.location() == Location::Host || is_ours {
             return self.host.adopt(tensor, wait);
         }
-        match self.free(size_class(tensor.byte_len())) {
+        match self.free(self.gpu, size_class(tensor.byte_len())) {
             Some(buffer) => {
                 let mut copy = TensorMut::over(tensor.dtype(), tensor.shape(), buffer)?;
                 copy_on_device(&tensor, &mut copy)?;

@@ -381,10 +381,18 @@ impl Inner {
         let current = slots.get_mut(key).filter(|slot| slot.generation == generation);
         match (current, started) {
             (Some(slot), Ok((running, address))) => {
+                let started = match &running {
+                    Instance::Process(process) => Some(Arc::clone(process)),
+                    Instance::Threads(_) => None,
+                };
                 slot.running = Some(running);
                 slot.state = InstanceState::Up;
                 slot.since = Instant::now();
                 drop(slots);
+                // Others may have come up while it was starting, of which nobody could tell it.
+                if let Some(process) = started {
+                    process.tell(&ToBlock::Peers(self.peers.addresses())).ok();
+                }
                 self.introduce(&name, address);
                 (self.events)(NodeEvent::Up { unit: key.0.clone(), instance: name });
                 // One that ended before it had its place was not noticed.

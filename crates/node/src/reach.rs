@@ -13,16 +13,10 @@ pub(crate) fn on_host(tensors: Vec<Tensor>) -> Result<Vec<Tensor>> {
     copies.into_iter().map(Tensor::settled).collect()
 }
 
-/// The same tensors where a block on this device reads them; engines bring to their GPU what is on the host.
+/// The same tensors where a block on this device reads them; engines bring to their GPU what is elsewhere.
 pub(crate) fn for_device(device: Device, tensors: &[Tensor]) -> Result<Vec<Tensor>> {
     match device {
         Device::Cpu => on_host(tensors.to_vec()),
-        Device::Cuda(number) => tensors
-            .iter()
-            .map(|tensor| match tensor.location() {
-                Location::Cuda(other) if other != number => to_host(tensor)?.settled(),
-                _ => Ok(tensor.clone()),
-            })
-            .collect(),
+        Device::Cuda(_) => Ok(tensors.to_vec()),
     }
 }

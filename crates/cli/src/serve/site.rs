@@ -8,8 +8,10 @@ use tessera_control::{
     Applied, BlockStatus, Doing, ExitStatus, InstanceReport, PingAnswer, Site, TaskStatus,
 };
 use tessera_core::{Device, Error, Result};
-use tessera_gateway::{Dispatcher, InstanceSample, Monitor, Sample, TaskSample, UnitEntry};
-use tessera_node::{InstanceState, Node, NodeEvent, UnitFacts};
+use tessera_gateway::{
+    Dispatcher, InstanceGpu, InstanceSample, Monitor, Sample, TaskSample, UnitEntry,
+};
+use tessera_node::{GpuUse, InstanceState, InstanceStatus, Node, NodeEvent, UnitFacts};
 use tessera_plan::{Isolation, PlannedTask, Unit, UnitId, deploy};
 use tessera_tensormq::Courier;
 
@@ -218,6 +220,21 @@ impl ServeSite {
         let isolation = |id: &UnitId| {
             units.get(id).map_or_else(String::new, |unit| unit.settings.isolation.to_string())
         };
+        let gpu = |status: &InstanceStatus| {
+            let device = units.get(&status.unit).map(|unit| unit.settings.device);
+            let device = device.filter(|device| *device != Device::Cpu)?;
+            let GpuUse { nanoseconds, runs, weight_bytes, pool_bytes, copies, .. } =
+                status.pulse.gpu;
+            let copies = [copies.to_device, copies.to_host, copies.on_device];
+            Some(InstanceGpu {
+                device: device.to_string(),
+                seconds: nanoseconds as f64 / 1e9,
+                runs,
+                weight_bytes,
+                pool_bytes,
+                copies: status.process.map(|_| copies),
+            })
+        };
         let tasks = self.dispatcher.tasks();
         Sample {
             tasks: tasks
@@ -234,6 +251,7 @@ impl ServeSite {
                 .status()
                 .into_iter()
                 .map(|status| InstanceSample {
+                    gpu: gpu(&status),
                     isolation: isolation(&status.unit),
                     up: status.state == InstanceState::Up,
                     in_flight: self.dispatcher.at_instance(&status.instance),

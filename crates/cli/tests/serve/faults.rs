@@ -99,6 +99,29 @@ fn a_process_that_is_killed_or_hangs_is_replaced_and_its_requests_are_answered()
 }
 
 #[test]
+fn blocks_that_are_killed_at_the_same_time_find_each_other_again() {
+    let place = Place::new();
+    let chain = place.model("chain", &layers(&[0, 1, 2]));
+    let input = [Input::row(&row(1))];
+    let expected = &place.run(&chain, &input, &[])["y"];
+    let server = place.serve(&[&chain, "--isolation", "process", "--blocks", "3", "--no-fusion"]);
+    let path = server.path("chain");
+    for _ in 0..3 {
+        assert_close(&server.infer("chain", &input).output("y"), expected);
+        let before: Vec<_> = path.iter().map(|block| server.process(block)).collect();
+        before.iter().for_each(|process| signal("KILL", *process));
+        wait_until("all are back", || {
+            path.iter().zip(&before).all(|(block, process)| {
+                let now = server.instance(block);
+                now["state"] == "up" && now["process"] != json!(process)
+            })
+        });
+    }
+    assert_close(&server.infer("chain", &input).output("y"), expected);
+    server.stop();
+}
+
+#[test]
 fn a_block_that_can_not_be_started_again_is_told_as_failed_until_it_can() {
     let place = Place::new();
     let chain = place.model("chain", &layers(&[0, 1]));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::exposition::{Exposition, Kind};
-use super::sample::{GpuSample, Sample};
+use super::sample::{GpuSample, InstanceGpu, InstanceSample, Sample};
 use super::usage::SERVER;
 
 type OfGpu = fn(&GpuSample) -> Option<f64>;
@@ -38,6 +38,69 @@ const OF_GPUS: [(&str, Kind, &str, OfGpu); 7] = [
 pub(super) fn write(exposition: &mut Exposition, sample: &Sample) {
     readings(exposition, &sample.gpus);
     processes(exposition, sample);
+    blocks(exposition, &sample.instances);
+}
+
+type OfBlock = fn(&InstanceGpu) -> f64;
+
+/// What a block did on its GPU, and has there.
+const OF_BLOCKS: [(&str, Kind, &str, OfBlock); 4] = [
+    (
+        "tessera_block_gpu_seconds_total",
+        Kind::Counter,
+        "Seconds that a GPU worked for a block",
+        |gpu| gpu.seconds,
+    ),
+    ("tessera_block_gpu_runs_total", Kind::Counter, "Runs of a block on a GPU", |gpu| {
+        gpu.runs as f64
+    }),
+    (
+        "tessera_block_gpu_weight_bytes",
+        Kind::Gauge,
+        "Weights of a block in the memory of a GPU",
+        |gpu| gpu.weight_bytes as f64,
+    ),
+    (
+        "tessera_block_gpu_pool_bytes",
+        Kind::Gauge,
+        "Buffers in the memory of a GPU that a block hands over to other processes",
+        |gpu| gpu.pool_bytes as f64,
+    ),
+];
+
+fn blocks(exposition: &mut Exposition, instances: &[InstanceSample]) {
+    let known = || instances.iter().filter_map(|instance| Some((instance, instance.gpu.as_ref()?)));
+    if known().next().is_none() {
+        return;
+    }
+    for (name, kind, help, of) in OF_BLOCKS {
+        let mut family = exposition.family(name, kind, help);
+        for (instance, gpu) in known() {
+            let labels = [
+                ("block", instance.block.as_str()),
+                ("instance", instance.instance.as_str()),
+                ("device", gpu.device.as_str()),
+            ];
+            family.value(&labels, of(gpu));
+        }
+    }
+    let copied = || known().filter_map(|(instance, gpu)| Some((instance, gpu, gpu.copies?)));
+    if copied().next().is_none() {
+        return;
+    }
+    let help = "Copies of a block's process between host and GPU, and on the GPU";
+    let mut family = exposition.family("tessera_block_gpu_copies_total", Kind::Counter, help);
+    for (instance, gpu, copies) in copied() {
+        for (direction, count) in ["to_gpu", "to_host", "on_gpu"].into_iter().zip(copies) {
+            let labels = [
+                ("block", instance.block.as_str()),
+                ("instance", instance.instance.as_str()),
+                ("device", gpu.device.as_str()),
+                ("direction", direction),
+            ];
+            family.value(&labels, count as f64);
+        }
+    }
 }
 
 fn readings(exposition: &mut Exposition, gpus: &[GpuSample]) {

@@ -30,7 +30,9 @@ use crate::dispatcher::{Ended, EndedAs, Observer};
 use clock::Clock;
 use counters::Counters;
 use facts::{Times, block_of, outcome_of};
-pub use sample::{GpuProcessSample, GpuSample, InstanceSample, Sample, TakeSample, TaskSample};
+pub use sample::{
+    GpuProcessSample, GpuSample, InstanceGpu, InstanceSample, Sample, TakeSample, TaskSample,
+};
 pub use traces::TraceOptions;
 use traces::Traces;
 use usage::{HERTZ, Usage};

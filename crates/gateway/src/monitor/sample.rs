@@ -84,4 +84,24 @@ pub struct InstanceSample {
     pub in_flight: usize,
     /// How often it was started again.
     pub restarts: u64,
+    /// What it did on a GPU and has there, where it runs on one.
+    pub gpu: Option<InstanceGpu>,
+}
+
+/// What an instance of a block did on a GPU, and has there.
+#[derive(Clone, Debug, Default)]
+pub struct InstanceGpu {
+    /// Which.
+    pub device: String,
+    /// Seconds that the GPU worked for it.
+    pub seconds: f64,
+    /// In how many runs.
+    pub runs: u64,
+    /// Bytes of its weights there.
+    pub weight_bytes: u64,
+    /// Bytes of the buffers there that it hands over to other processes.
+    pub pool_bytes: u64,
+    /// Copies of its process: from the host to the GPU, back, and on the GPU. Not told for blocks on threads of the
+    /// server, which have a process in common.
+    pub copies: Option<[u64; 3]>,
 }

@@ -29,7 +29,10 @@ impl Shared {
         let tensors = packed.message.take_tensors();
         let tensors = match self.stays(instance, &tensors) {
             true => Ok(tensors),
-            false => on_host(tensors),
+            false => match self.across(instance, &tensors) {
+                Some(there) => Ok(there),
+                None => on_host(tensors),
+            },
         };
         let until = until(&packed.message);
         let sent = tensors.and_then(|tensors| {
@@ -113,6 +116,18 @@ impl Shared {
         peers.is_here(instance) || tensors.iter().all(reaches)
     }
 
+    /// Tensors of this GPU on the one that an instance in another process runs on; `None` where they go through the host.
+    fn across(&self, instance: &str, tensors: &[Tensor]) -> Option<Vec<Tensor>> {
+        let Some(Device::Cuda(there)) = self.parts.peers.device_of(instance) else { return None };
+        let bring = |tensor: &Tensor| match tensor.location() {
+            Location::Host => Some(tensor.clone()),
+            Location::Cuda(here) if here == there => Some(tensor.clone())
+                .filter(|t| t.region().is_some_and(|(region, _)| region.pooled().is_some())),
+            _ => self.parts.memory.on_another(tensor, there),
+        };
+        tensors.iter().map(bring).collect()
+    }
+
     /// Writes down what happened here.
     pub(super) fn record(&self, log: &mut Log, time: Time) {
         let now = Deadline::now().nanoseconds();
@@ -130,11 +145,13 @@ impl Shared {
     }
 
     pub(super) fn fail(&self, batch: Vec<Item>, error: &Error) {
-        let outcome = match error.kind() {
-            ErrorKind::TimedOut => Outcome::Late,
-            _ => Outcome::Failed(error.to_string()),
-        };
         for item in batch {
+            let outcome = match (error.kind(), item.log.records.last()) {
+                (ErrorKind::TimedOut, _) => Outcome::Late,
+                // Whoever was to write its inputs is gone: it is sent again.
+                (ErrorKind::Lost, Some(before)) => Outcome::Lost(before.instance.clone()),
+                _ => Outcome::Failed(error.to_string()),
+            };
             self.home(&item.message, &item.log, &outcome, Vec::new());
         }
     }
