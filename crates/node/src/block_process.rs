@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{Device, Result};
+use tessera_engine::is_shared;
 use tessera_repository::Repository;
 use tessera_tensormq::{Courier, CourierOptions, Peers, RequestId};
 
@@ -150,6 +151,7 @@ fn start_worker(
     })?;
     let address = worker.address().clone();
     tessera_engine::release_freed_memory();
-    let ready = FromBlock::Ready { address, weight_bytes, is_fused, findings };
+    let takes_turns = !is_shared(start.unit.settings.device);
+    let ready = FromBlock::Ready { address, weight_bytes, is_fused, findings, takes_turns };
     Ok((worker, peers, ready))
 }

@@ -33,6 +33,7 @@ pub(crate) struct Ready {
     pub(crate) weight_bytes: usize,
     pub(crate) is_fused: bool,
     pub(crate) findings: Findings,
+    pub(crate) takes_turns: bool,
 }
 
 /// The process of a block, seen from its node.
@@ -129,9 +130,10 @@ impl BlockProcess {
     ) {
         while let Ok(Some(line)) = read_line::<FromBlock>(output) {
             match line {
-                FromBlock::Ready { address, weight_bytes, is_fused, findings } => {
+                FromBlock::Ready { address, weight_bytes, is_fused, findings, takes_turns } => {
                     lock(&self.pulse).0 = Instant::now();
-                    ready.send(Ok(Ready { address, weight_bytes, is_fused, findings })).ok();
+                    let is_ready = Ready { address, weight_bytes, is_fused, findings, takes_turns };
+                    ready.send(Ok(is_ready)).ok();
                 }
                 FromBlock::Failed { kind, message } => {
                     ready.send(Err(Error::new(kind, message))).ok();

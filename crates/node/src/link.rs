@@ -89,6 +89,8 @@ pub(crate) enum FromBlock {
         is_fused: bool,
         /// What trying it out showed.
         findings: Findings,
+        /// Whether processes take turns on its GPU.
+        takes_turns: bool,
     },
     /// It can't run, and goes.
     Failed {

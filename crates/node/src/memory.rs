@@ -249,6 +249,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn where_there_is_no_memory_to_share_on_a_gpu_tensors_go_through_the_host() {
+        // A GPU that no machine has; as where CUDA IPC is missing, no pool can be made.
+        let courier = Courier::start(tessera_tensormq::CourierOptions::default()).unwrap();
+        let memory = DeviceMemory::new(courier, 4000);
+        for _ in 0..2 {
+            assert!(memory.tensor_on_gpu(DType::F32, &[8]).is_none());
+        }
+        assert_eq!(memory.gpu_bytes(), 0);
+        let tensor = Tensor::from_f32(&[2], &[1.0, 2.0]).unwrap();
+        assert!(memory.on_another(&tensor, 4001).is_none());
+        let adopted = memory.adopt(tensor, Wait::No).unwrap();
+        assert_eq!(adopted.location(), Location::Host);
+        assert!(adopted.region().is_some_and(|(region, _)| region.pooled().is_some()));
+        assert_eq!(adopted.to_f64().unwrap(), [1.0, 2.0]);
+    }
+
+    #[test]
     fn a_size_has_room_and_wastes_at_most_a_quarter() {
         for len in [1, 4096, 4097, 5000, 8192, 602_112, 3_211_264, 1 << 30] {
             let size = size_class(len);

@@ -128,6 +128,8 @@ struct Inner {
     /// Counts starts of instances.
     starts: AtomicU64,
     ending: AtomicBool,
+    /// Whether it was told that processes take turns on a GPU.
+    has_warned: AtomicBool,
     /// Held while others are told that an instance is gone.
     telling: Mutex<()>,
 }
@@ -158,6 +160,7 @@ impl Node {
             pings: AtomicU64::new(1),
             starts: AtomicU64::new(1),
             ending: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
             telling: Mutex::default(),
             local: Arc::default(),
         });
@@ -475,7 +478,14 @@ impl Inner {
         };
         let (program, cores) = (&self.options.program, self.cores.clone());
         let (process, ready) = BlockProcess::start(program, start, cores, lost, gone)?;
-        let Ready { address, weight_bytes, is_fused, findings } = ready;
+        let Ready { address, weight_bytes, is_fused, findings, takes_turns } = ready;
+        if takes_turns && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "blocks in processes of their own take turns on {}, which makes them slow; start NVIDIA's MPS \
+                 (nvidia-cuda-mps-control -d) before the server, or run blocks on threads",
+                unit.settings.device
+            );
+        }
         if known.is_none() {
             let facts = UnitFacts { findings, weight_bytes, is_fused };
             lock(&self.facts).insert(unit.id.clone(), facts);
