@@ -17,6 +17,6 @@ pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use hash::ContentHash;
 pub use random::Random;
-pub use region::{Buffer, Event, HostBuffer, Location, PoolId, PoolSlot, Region};
+pub use region::{Buffer, Event, HostBuffer, Location, PoolId, PoolSlot, Region, ToBeWritten};
 pub use shape::{Dim, TensorType, display_shape, element_count};
 pub use tensor::{Tensor, TensorMut};

@@ -1,6 +1,7 @@
 //! Memory that tensors live in: where it is, who gives it back, and how others find it.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -74,6 +75,27 @@ pub trait Event: Send + Sync {
     /// where there is no such stream.
     fn hold_stream(&self) -> Result<()> {
         self.wait()
+    }
+}
+
+/// Memory of a device that others know already: they wait until it is written.
+pub struct ToBeWritten(pub Arc<dyn Region>);
+
+impl Region for ToBeWritten {
+    fn location(&self) -> Location {
+        self.0.location()
+    }
+    fn address(&self) -> NonNull<u8> {
+        self.0.address()
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn bytes(&self) -> Option<&[u8]> {
+        None
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
     }
 }
 

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{
-    ContentHash, DType, Device, Error, ErrorKind, Location, Region, Result, Tensor, TensorMut,
+    ContentHash, DType, Device, Error, ErrorKind, Location, Result, Tensor, TensorMut, ToBeWritten,
 };
 use tessera_engine::{Engine, LoadOptions, OpenSpan, Program, Session, begin_work};
 use tessera_graph::{Block, BlockGraph, Source, fuse};
 use tessera_plan::Unit;
 use tessera_tensormq::Wait;
 
+use crate::batch;
 use crate::gpu_queue::{GpuQueue, GpuTime, GpuTimes, Told};
 use crate::memory::Memory;
 use crate::reach::for_device;
@@ -47,12 +47,10 @@ pub struct LoadedUnit {
 
 /// What a run takes, and when.
 pub(crate) struct Turn<'a> {
-    /// The shapes of its inputs.
-    pub(crate) shapes: Shapes,
-    /// Its inputs; asked for when it is its turn.
+    /// The inputs of each request.
+    pub(crate) requests: Vec<&'a [Tensor]>,
+    /// Those of all of them as one; asked for when it is its turn.
     pub(crate) inputs: &'a mut dyn FnMut() -> Result<Vec<Tensor>>,
-    /// What they are made of: on the host it must stay until a GPU has read it.
-    pub(crate) reads: Vec<Tensor>,
     /// Who sends outputs on that a GPU has still to be told to write.
     pub(crate) ahead: Option<&'a mut dyn SendAhead>,
 }
@@ -67,27 +65,6 @@ pub(crate) trait SendAhead {
 struct Bound {
     targets: Vec<(Source, TensorMut)>,
     outputs: Vec<Tensor>,
-}
-
-/// Memory of a GPU that others know already: they wait until it is written.
-struct ToBeWritten(Arc<dyn Region>);
-
-impl Region for ToBeWritten {
-    fn location(&self) -> Location {
-        self.0.location()
-    }
-    fn address(&self) -> NonNull<u8> {
-        self.0.address()
-    }
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn bytes(&self) -> Option<&[u8]> {
-        None
-    }
-    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        None
-    }
 }
 
 /// A session for each block.
@@ -188,9 +165,8 @@ impl LoadedUnit {
         memory: &dyn Memory,
         wait: Wait,
     ) -> Result<Vec<Tensor>> {
-        let shapes = inputs.iter().map(|input| input.shape().to_vec()).collect();
-        let reads = inputs.to_vec();
-        let turn = Turn { shapes, inputs: &mut || Ok(inputs.to_vec()), reads, ahead: None };
+        let turn =
+            Turn { requests: vec![inputs], inputs: &mut || Ok(inputs.to_vec()), ahead: None };
         self.run_turn(threads, turn, memory, wait)
     }
 
@@ -265,8 +241,11 @@ impl LoadedUnit {
     /// A session that gets other shapes than last time chooses its algorithms anew, which takes as long as many runs
     /// (ResNet-50 on an H200: 100 ms). So there is a session for each; the weights are there once.
     fn run_on_gpu(&self, turn: Turn<'_>, memory: &dyn Memory, wait: Wait) -> Result<Vec<Tensor>> {
-        let Turn { shapes: key, inputs, mut reads, ahead } = turn;
-        reads.retain(|input| input.location() == Location::Host);
+        let Turn { requests, inputs, ahead } = turn;
+        let key = batch::shapes(&requests);
+        // On the host they must stay until the GPU has read them.
+        let on_host = |input: &&Tensor| input.location() == Location::Host;
+        let reads = requests.into_iter().flatten().filter(on_host).cloned().collect();
         let sessions = {
             let mut known = lock(&self.on_gpu);
             // What comes in many shapes takes turns at one.

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tessera_core::{DType, Location, Tensor, TensorMut};
+use tessera_core::{DType, Location, Tensor, TensorMut, ToBeWritten};
 use tessera_cuda::{Gpu, copy, copy_across, to_device, to_host};
 use tessera_tensormq::{
     Address, Buffers, Courier, CourierOptions, Inbox, InboxOptions, Message, Received, RequestId,
@@ -72,7 +72,8 @@ fn the_other_process() {
             let tensor = TensorMut::over(DType::F32, &[COUNT], buffer).unwrap().freeze();
             let (region, _) = tensor.region().unwrap();
             let mut target =
-                TensorMut::over(DType::F32, &[COUNT], Box::new(Same(region.clone()))).unwrap();
+                TensorMut::over(DType::F32, &[COUNT], Box::new(ToBeWritten(region.clone())))
+                    .unwrap();
             sender.send(message.with_tensors(vec![tensor.clone()]).ahead(), patience()).unwrap();
             // Long enough for a receiver that is a little behind.
             std::thread::sleep(Duration::from_millis(20));
@@ -89,27 +90,6 @@ fn the_other_process() {
     std::io::stdout().flush().unwrap();
     std::thread::sleep(Duration::from_millis(300));
     std::process::abort();
-}
-
-/// The same memory to write.
-struct Same(std::sync::Arc<dyn tessera_core::Region>);
-
-impl tessera_core::Region for Same {
-    fn location(&self) -> Location {
-        self.0.location()
-    }
-    fn address(&self) -> std::ptr::NonNull<u8> {
-        self.0.address()
-    }
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn bytes(&self) -> Option<&[u8]> {
-        None
-    }
-    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        None
-    }
 }
 
 #[test]

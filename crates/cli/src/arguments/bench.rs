@@ -45,7 +45,8 @@ pub(crate) enum Bench {
     Kill(BenchKill),
     /// A model in blocks on a GPU beside the whole model: latency, energy, throughput and video memory
     ///
-    /// The experiments of the BlockFlow thesis' chapter 4, on whatever GPU there is.
+    /// The experiments of the BlockFlow thesis' chapter 4, on whatever GPU there is: `--device cuda:0`. Without it they run on
+    /// the CPU, to try them out.
     Gpu(BenchGpu),
     /// Strategies of placement: how long they plan, and how far from the optimum they are
     ///

@@ -24,6 +24,7 @@ use tessera_gateway::{
 };
 use tessera_plan::Isolation;
 use tessera_repository::Repository;
+use tessera_tensormq::Transport;
 use tokio::sync::watch;
 
 use crate::arguments::Serve;
@@ -65,6 +66,11 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
 }
 
 async fn serve(arguments: &Serve, mut stopped: watch::Receiver<bool>) -> Result<()> {
+    if arguments.transport == Some(Transport::Thread) {
+        return Err(Error::usage(
+            "--transport thread leads to no other process, expected shm, zmq-ipc or zmq-tcp",
+        ));
+    }
     let listeners = Listeners::bind(arguments).await?;
     let repository = arguments.repository.repo.clone();
     for model in &arguments.models {

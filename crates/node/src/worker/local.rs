@@ -33,7 +33,7 @@ impl LocalWorkers {
     /// One that runs on this GPU.
     pub(super) fn on(&self, device: Device, name: &str) -> Option<Arc<Shared>> {
         let found = lock(&self.0).get(name).and_then(Weak::upgrade)?;
-        (device != Device::Cpu && found.parts.unit.device() == device).then_some(found)
+        (found.parts.unit.device() == device).then_some(found)
     }
 }
 
@@ -51,6 +51,11 @@ impl Shared {
     /// Sends requests on that were in one batch. Those that go to one worker of this process are run here and now.
     pub(super) fn go_on(&self, items: Vec<(Item, Vec<Tensor>, Time)>) {
         let device = self.parts.unit.device();
+        if device == Device::Cpu {
+            return items.into_iter().for_each(|(item, outputs, time)| {
+                self.onward(item, outputs, time);
+            });
+        }
         let mut groups: Vec<Group> = Vec::new();
         for (item, outputs, time) in items {
             let next = Self::next_of(&item).filter(|_| item.leg.exit.is_none());

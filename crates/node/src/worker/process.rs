@@ -31,11 +31,8 @@ impl Shared {
         let run = || -> Result<Vec<Vec<Tensor>>> {
             let begun = Deadline::now().nanoseconds();
             let turn = Turn {
-                shapes: batch::shapes(
-                    &batch.iter().map(|item| &item.inputs[..]).collect::<Vec<_>>(),
-                ),
+                requests: batch.iter().map(|item| &item.inputs[..]).collect(),
                 inputs: &mut || self.join(&batch, wait),
-                reads: batch.iter().flat_map(|item| &item.inputs).cloned().collect(),
                 ahead: ahead.as_mut().map(|ahead| ahead as _),
             };
             let outputs =
@@ -44,10 +41,12 @@ impl Shared {
                 time.computed = Deadline::now().nanoseconds().saturating_sub(begun);
             }
             share.finish();
-            let go_home =
-                batch.iter().all(|item| item.leg.exit.is_none() && Self::next_of(item).is_none());
+            let goes_home = |item: &Item| item.leg.exit.is_none() && Self::next_of(item).is_none();
             // Those that go home are brought to the host in one copy.
-            let outputs = if go_home { on_host(outputs)? } else { outputs };
+            let outputs = match !is_here && batch.iter().all(goes_home) {
+                true => on_host(outputs)?,
+                false => outputs,
+            };
             time.apart = Deadline::now().nanoseconds().saturating_sub(begun);
             batch::split(&outputs, &rows)
         };

@@ -47,7 +47,7 @@ struct VideoMemory {
 /// Kills blocks' processes again and again while the server is asked.
 pub(super) fn run(arguments: &BenchFaults) -> Result<()> {
     let working = output::spinner(format!("preparing {}", arguments.model));
-    let meter = Meter::open(arguments.device);
+    let meter = Meter::open(arguments.device)?;
     let before = meter.settled_bytes();
     let folder = temporary()?;
     let (files, requests) = siblings(&arguments.model, 1, folder.path())?;

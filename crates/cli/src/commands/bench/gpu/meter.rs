@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tessera_core::Device;
+use tessera_core::{Device, Result};
 use tessera_cuda::{Monitor, pci};
 
 /// How often memory is looked at.
@@ -45,14 +45,15 @@ impl Drop for StopAtEnd<'_> {
 }
 
 impl Meter {
-    /// Reads this device; says so where it can't.
-    pub(in super::super) fn open(device: Device) -> Self {
-        let Device::Cuda(number) = device else { return Self { gpu: None } };
-        match Monitor::open().and_then(|monitor| Ok((monitor, pci(number)?))) {
-            Ok(gpu) => Self { gpu: Some(gpu) },
+    /// Reads this device, which must be there; says so where it can't be read.
+    pub(in super::super) fn open(device: Device) -> Result<Self> {
+        let Device::Cuda(number) = device else { return Ok(Self { gpu: None }) };
+        let place = pci(number).map_err(|error| error.within(device))?;
+        match Monitor::open() {
+            Ok(monitor) => Ok(Self { gpu: Some((monitor, place)) }),
             Err(error) => {
                 eprintln!("tessera: no figures of memory and energy: {error}");
-                Self { gpu: None }
+                Ok(Self { gpu: None })
             }
         }
     }
@@ -179,7 +180,7 @@ mod tests {
         let still = [(start, 5.0), (start + Duration::from_millis(10), 5.0)];
         assert_eq!(energy(&still, Duration::from_millis(10)).map(|found| found.watts), Some(0.0));
         assert_eq!(energy(&[], Duration::from_millis(10)), None);
-        let without = Meter::open(Device::Cpu);
+        let without = Meter::open(Device::Cpu).unwrap();
         assert_eq!(without.watch_memory(|| 7), (7, None));
         assert_eq!(without.settled_bytes(), None);
     }

@@ -54,6 +54,7 @@ pub(super) enum Kind {
 
 impl Setup {
     pub(super) fn new(arguments: &BenchGpu) -> Result<Self> {
+        let meter = Meter::open(arguments.engine.options().device)?;
         let folder = tempfile::Builder::new()
             .prefix(&interrupt::mark())
             .tempdir()
@@ -82,7 +83,6 @@ impl Setup {
         let engine = commands::engine(&arguments.engine)?;
         let options = arguments.engine.options();
         let batches = arguments.batches.clone();
-        let meter = Meter::open(options.device);
         Ok(Self { model, partition, repository, engine, options, batches, meter, folder })
     }
 
