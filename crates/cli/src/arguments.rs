@@ -124,6 +124,8 @@ pub(crate) struct Serve {
     /// What blocks run on where their task doesn't say: cpu, or cuda:N for a GPU
     #[arg(long, default_value_t = Device::Cpu)]
     pub(crate) device: Device,
+    #[command(flatten)]
+    pub(crate) cuda: CudaArguments,
     /// How tensors go between processes, to compare: shm, zmq-ipc or zmq-tcp (whole tensors) [default: shm]
     #[arg(long, value_name = "TRANSPORT")]
     pub(crate) transport: Option<Transport>,
@@ -353,17 +355,37 @@ pub(crate) struct EngineArguments {
     /// What blocks run on: cpu, or cuda:N for a GPU; see `tessera devices`
     #[arg(long, default_value_t = Device::Cpu)]
     pub(crate) device: Device,
+    #[command(flatten)]
+    pub(crate) cuda: CudaArguments,
+}
+
+/// How blocks run on a GPU.
+#[derive(Args)]
+pub(crate) struct CudaArguments {
     /// On a GPU: compute products of f32 with ten bits of fraction, which is faster
     #[arg(long)]
     pub(crate) tf32: bool,
     /// On a GPU, how the algorithm of a convolution is chosen: exhaustive, heuristic or default
     #[arg(long, default_value_t = ConvolutionSearch::default(), value_name = "HOW")]
     pub(crate) convolution_search: ConvolutionSearch,
+    /// On a GPU: tell it every kernel of every run, instead of recording runs that take long to tell (CUDA graphs)
+    #[arg(long)]
+    pub(crate) no_recordings: bool,
+}
+
+impl CudaArguments {
+    pub(crate) fn options(&self) -> CudaOptions {
+        CudaOptions {
+            tf32: self.tf32,
+            convolution: self.convolution_search,
+            recordings: !self.no_recordings,
+        }
+    }
 }
 
 impl EngineArguments {
     pub(crate) fn options(&self) -> LoadOptions {
-        let cuda = CudaOptions { tf32: self.tf32, convolution: self.convolution_search };
+        let cuda = self.cuda.options();
         let (threads, device) = (self.threads, self.device);
         LoadOptions { threads, device, cuda, ..LoadOptions::default() }
     }

@@ -20,6 +20,8 @@ pub struct Gpu {
     aside: Mutex<Option<sys::CUstream>>,
     /// Whether processes run on it at the same time.
     is_shared: bool,
+    /// All memory that it has.
+    total_bytes: usize,
     /// Events with a time that are free to be used again, as numbers.
     pub(crate) events: Mutex<Vec<usize>>,
     /// Memory that is free to be used again.
@@ -73,7 +75,9 @@ impl Gpu {
             unsafe { result::device::get_attribute(device, what) }.unwrap_or(0) != 0
         };
         let is_shared = has(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED);
+        let (_, total_bytes) = check("its memory", result::mem_get_info())?;
         Ok(Self {
+            total_bytes,
             number,
             context,
             stream,
@@ -88,6 +92,11 @@ impl Gpu {
     /// waits on the GPU for another takes turns all the same.
     pub fn is_shared(&self) -> bool {
         self.is_shared
+    }
+
+    /// All memory that it has.
+    pub fn total_bytes(&self) -> usize {
+        self.total_bytes
     }
 
     /// Its number.

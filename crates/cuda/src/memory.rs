@@ -3,7 +3,7 @@
 //! Asking the driver for memory stops the GPU; so what is given back is kept and used again, by size. All work of
 //! a process is in one stream: whoever gets a buffer writes it after all who read it before.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -22,14 +22,42 @@ const GRAIN: usize = 4096;
 /// Buffers of a size that are kept.
 const MOST_KEPT: usize = 16;
 
+/// Of the GPU's memory, the part that is kept, of all sizes together.
+const MOST_KEPT_PART: usize = 16;
+
 /// Bytes of pinned memory that are kept, of all sizes together.
 const MOST_PINNED_BYTES: usize = 512 << 20;
 
 /// Memory that is free to be used again, by size.
 #[derive(Default)]
 pub(crate) struct Free {
-    device: HashMap<usize, Vec<sys::CUdeviceptr>>,
+    device: BTreeMap<usize, Vec<sys::CUdeviceptr>>,
+    device_bytes: usize,
     pinned: HashMap<usize, Vec<usize>>,
+}
+
+impl Free {
+    /// A buffer that is large enough and not much larger: its address and its size.
+    ///
+    /// Batches come in many sizes, and those that are nearly the same share memory.
+    fn take(&mut self, size: usize) -> Option<(sys::CUdeviceptr, usize)> {
+        let mut fitting = self.device.range_mut(size..=size.saturating_add(size / 4));
+        let (address, size) =
+            fitting.find_map(|(&size, same)| same.pop().map(|address| (address, size)))?;
+        self.device_bytes -= size;
+        Some((address, size))
+    }
+
+    /// Keeps a buffer; false where there are enough already.
+    fn keep(&mut self, address: sys::CUdeviceptr, size: usize, most_bytes: usize) -> bool {
+        let same = self.device.entry(size).or_default();
+        let keeps = same.len() < MOST_KEPT && self.device_bytes + size <= most_bytes;
+        if keeps {
+            same.push(address);
+            self.device_bytes += size;
+        }
+        keeps
+    }
 }
 
 fn rounded(len: usize) -> Result<usize> {
@@ -54,17 +82,29 @@ impl DeviceBuffer {
     /// Memory of so many bytes; what was in it before is still there.
     pub fn new(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
         let size = rounded(len)?;
-        let free = lock(gpu).device.get_mut(&size).and_then(Vec::pop);
-        let address = match free {
-            Some(address) => address,
+        let free = lock(gpu).take(size);
+        let (address, size) = match free {
+            Some(found) => found,
             None => {
                 gpu.enter()?;
                 let what = || format!("{len} bytes");
                 // SAFETY: the context is current; the memory is given back below.
-                check(&what(), unsafe { result::malloc_sync(size) })?
+                (check(&what(), unsafe { result::malloc_sync(size) })?, size)
             }
         };
         Ok(Self { gpu: Arc::clone(gpu), address, len, size })
+    }
+
+    /// Gives it back to the driver, instead of keeping it for the next who needs as much.
+    pub fn release(self) {
+        let this = std::mem::ManuallyDrop::new(self);
+        if this.gpu.enter().is_ok() {
+            // SAFETY: it was allocated by `new`, and nobody has the address any more. The driver waits for work
+            // that uses it. What goes wrong here can't be mended.
+            unsafe { result::free_sync(this.address) }.ok();
+        }
+        // SAFETY: it is read once, and what it was in is not dropped.
+        drop(unsafe { std::ptr::read(&raw const this.gpu) });
     }
 
     /// Copies bytes of the host here, in the stream.
@@ -83,13 +123,10 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        let mut free = lock(&self.gpu);
-        let same = free.device.entry(self.size).or_default();
-        if same.len() < MOST_KEPT {
-            same.push(self.address);
+        let most_bytes = self.gpu.total_bytes() / MOST_KEPT_PART;
+        if lock(&self.gpu).keep(self.address, self.size, most_bytes) {
             return;
         }
-        drop(free);
         if self.gpu.enter().is_ok() {
             // SAFETY: it was allocated by `new`, and nobody has the address any more. The driver waits for work
             // that uses it. What goes wrong here can't be mended.
@@ -404,5 +441,30 @@ impl Region for Guarded {
     }
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Free;
+
+    #[test]
+    fn buffers_of_nearly_the_same_size_are_shared() {
+        let mut free = Free::default();
+        assert!(free.keep(1, 8 << 20, 100 << 20) && free.keep(2, 10 << 20, 100 << 20));
+        assert_eq!(free.take(9 << 20), Some((2, 10 << 20)));
+        assert_eq!(free.take(9 << 20), None);
+        assert_eq!(free.take(4 << 20), None);
+        assert_eq!(free.take(8 << 20), Some((1, 8 << 20)));
+        assert_eq!(free.take(4096), None);
+    }
+
+    #[test]
+    fn what_is_kept_has_a_limit() {
+        let mut free = Free::default();
+        assert!(free.keep(1, 6 << 20, 16 << 20) && free.keep(2, 10 << 20, 16 << 20));
+        assert!(!free.keep(3, 4096, 16 << 20));
+        assert!(free.take(6 << 20).is_some());
+        assert!(free.keep(3, 4096, 16 << 20));
     }
 }

@@ -14,7 +14,7 @@ mod rten_engine;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use tessera_core::{Device, Error, Result, Tensor, TensorMut};
+use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut};
 
 pub use choose::{EngineName, choose};
 pub use mapping::{Mapping, SharedMapping};
@@ -41,12 +41,20 @@ pub struct LoadOptions {
 }
 
 /// How blocks run on a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct CudaOptions {
     /// Whether products of `f32` may be computed with ten bits of fraction, which is faster.
     pub tf32: bool,
     /// How the algorithm of a convolution is chosen.
     pub convolution: ConvolutionSearch,
+    /// Whether runs may be recorded, see [`Session::record_runs`].
+    pub recordings: bool,
+}
+
+impl Default for CudaOptions {
+    fn default() -> Self {
+        Self { tf32: false, convolution: ConvolutionSearch::default(), recordings: true }
+    }
 }
 
 impl CudaOptions {
@@ -57,7 +65,10 @@ impl CudaOptions {
 }
 
 /// How the algorithm of a convolution is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum ConvolutionSearch {
     /// All are tried, when a shape comes first: hundreds of milliseconds for each.
     Exhaustive,
@@ -136,6 +147,15 @@ pub fn is_shared(device: Device) -> bool {
     }
 }
 
+/// The tensor in the memory of a GPU: itself where it is there, or where it is of strings, which are nowhere but on the
+/// host; else a copy.
+pub fn to_gpu(number: u32, tensor: &Tensor) -> Result<Tensor> {
+    match tensor.dtype() {
+        DType::String => Ok(tensor.clone()),
+        _ => tessera_cuda::to_device(&tessera_cuda::Gpu::open(number)?, tensor),
+    }
+}
+
 /// Begins to time what a device is told to do from now on; `None` for the CPU, which does it at once.
 pub fn begin_work(device: Device) -> Result<Option<OpenSpan>> {
     let Device::Cuda(number) = device else { return Ok(None) };
@@ -160,7 +180,7 @@ pub trait Engine: Send + Sync {
         &self,
         file: &Path,
         inputs: &[String],
-        outputs: &[(String, tessera_core::DType)],
+        outputs: &[(String, DType)],
         options: &LoadOptions,
     ) -> Result<Box<dyn Session>>;
 }
@@ -172,6 +192,15 @@ pub trait Session: Send {
 
     /// Has the next run give the memory that it needed for itself back to the system at its end.
     fn release_memory(&mut self) {}
+
+    /// Has runs be recorded from now on, for devices where telling them what to do takes long: a run on the same memory
+    /// as one before is played then. Where that can't be, or was turned off, nothing changes.
+    fn record_runs(&mut self) {}
+
+    /// How many runs were played.
+    fn played_runs(&self) -> u64 {
+        0
+    }
 
     /// Runs the block.
     ///

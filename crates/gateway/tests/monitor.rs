@@ -74,6 +74,7 @@ fn sample() -> Sample {
                 device: "cuda:0".to_owned(),
                 seconds: 1.5,
                 runs: 300,
+                played: 250,
                 weight_bytes: 4096,
                 pool_bytes: 8192,
                 copies: Some([7, 8, 9]),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{Device, Result};
-use tessera_engine::is_shared;
+use tessera_engine::{LoadOptions, is_shared};
 use tessera_repository::Repository;
 use tessera_tensormq::{Courier, CourierOptions, Peers, RequestId};
 
@@ -120,8 +120,9 @@ fn start_worker(
     courier.when_gone(move |process, free| gone.tell(Loss::Process(process), free));
     let (engine, _) = tessera_engine::choose(start.engine()?)?;
     let repository = Repository::open(&start.repository)?;
-    let unit =
-        LoadedUnit::load(engine, &repository, &start.unit, &cores.sizes(), start.cache.clone())?;
+    let options =
+        LoadOptions { cache: start.cache.clone(), cuda: start.cuda, ..LoadOptions::default() };
+    let unit = LoadedUnit::load(engine, &repository, &start.unit, &cores.sizes(), options)?;
     let (weight_bytes, is_fused) = (unit.weight_bytes(), unit.is_fused());
     let findings = match start.findings {
         Some(known) => {

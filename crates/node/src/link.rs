@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use serde::{Deserialize, Serialize};
 use tessera_core::{Error, ErrorKind, Result};
-use tessera_engine::EngineName;
+use tessera_engine::{CudaOptions, EngineName};
 use tessera_plan::Unit;
 use tessera_tensormq::{Address, Transport};
 
@@ -60,6 +60,8 @@ pub(crate) struct StartBlock {
     pub(crate) repository: PathBuf,
     /// Where prepared blocks are kept.
     pub(crate) cache: Option<PathBuf>,
+    /// How it runs on a GPU.
+    pub(crate) cuda: CudaOptions,
     /// The cores of the machine.
     pub(crate) cores: NonZeroUsize,
     /// Who it sends to.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tessera_core::{Error, Result};
-use tessera_engine::{Engine, EngineName};
+use tessera_engine::{CudaOptions, Engine, EngineName, LoadOptions};
 use tessera_plan::{Isolation, Unit, UnitId};
 use tessera_repository::Repository;
 use tessera_tensormq::{Address, Peers, RequestId};
@@ -48,6 +48,8 @@ pub struct NodeOptions {
     pub program: PathBuf,
     /// Where prepared blocks are kept.
     pub cache: Option<PathBuf>,
+    /// How blocks run on a GPU.
+    pub cuda: CudaOptions,
 }
 
 /// What happens to instances.
@@ -421,7 +423,11 @@ impl Inner {
             &self.repository,
             unit,
             &self.cores.sizes(),
-            self.options.cache.clone(),
+            LoadOptions {
+                cache: self.options.cache.clone(),
+                cuda: self.options.cuda,
+                ..LoadOptions::default()
+            },
         )?;
         let facts = self.facts_of(&unit.id).unwrap_or_else(|| UnitFacts {
             findings: try_out(unit, &loaded),
@@ -460,6 +466,7 @@ impl Inner {
             engine: self.options.engine.to_string(),
             repository: self.options.repository.clone(),
             cache: self.options.cache.clone(),
+            cuda: self.options.cuda,
             cores: self.options.cores,
             peers: self.peers.addresses(),
             transport: self.peers.transport(),

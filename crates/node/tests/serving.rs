@@ -56,7 +56,8 @@ fn unit(graph: BlockGraph) -> Unit {
 
 fn load(engine: Arc<dyn Engine>, graph: &BlockGraph, source: &dyn ProgramSource) -> LoadedUnit {
     let threads = [NonZeroUsize::MIN];
-    LoadedUnit::load(engine, source, &unit(graph.clone()), &threads, None).unwrap()
+    LoadedUnit::load(engine, source, &unit(graph.clone()), &threads, LoadOptions::default())
+        .unwrap()
 }
 
 fn run(unit: &LoadedUnit, inputs: &[Tensor]) -> Vec<Tensor> {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 use tessera_core::{Error, Result, Tensor};
 use tessera_engine::{LoadOptions, Session, to_host};
-use tessera_graph::Partition;
-use tessera_node::{Difference, Loader, RunOptions, compare};
+use tessera_graph::{Partition, Source};
+use tessera_node::{Difference, Loader, ProgramSource, RunOptions, compare};
 
 use crate::arguments::Verify;
 use crate::model_file::ModelFile;
@@ -102,12 +102,13 @@ fn note(worst: &mut Vec<Difference>, found: Difference) {
     }
 }
 
-/// The file as it is, in the same engine.
+/// The whole model in one session.
 pub(super) struct Whole {
     session: Box<dyn Session>,
     outputs: Vec<String>,
 }
 
+/// The file as it is.
 pub(super) fn load_whole(
     model: &ModelFile,
     partition: &Partition,
@@ -125,7 +126,35 @@ pub(super) fn load_whole(
     Ok(Whole { session, outputs: outputs.into_iter().map(|(name, _)| name).collect() })
 }
 
+/// The model as one block whose runs are recorded, where the device has that.
+pub(super) fn load_recorded(
+    one: &Partition,
+    engine: &dyn tessera_engine::Engine,
+    options: &LoadOptions,
+) -> Result<Whole> {
+    let graph = &one.graph;
+    let [node] = &graph.blocks[..] else {
+        return Err(Error::usage("a model in several blocks is not recorded as one"));
+    };
+    let types = graph.inputs.iter().map(|port| port.tensor_type.clone()).collect::<Vec<_>>();
+    let program = one.program(node.block)?.with_input_types(&types)?;
+    let names = program.block().outputs().iter().enumerate().map(|(index, port)| {
+        let is_it = |source: &Source| *source == Source::Block { block: 0, output: index };
+        let found = graph.outputs.iter().find(|(_, source)| is_it(source));
+        found.map_or_else(|| port.name.clone(), |(port, _)| port.name.clone())
+    });
+    let outputs = names.collect();
+    let mut session = engine.load(&program, options)?;
+    session.record_runs();
+    Ok(Whole { session, outputs })
+}
+
 impl Whole {
+    /// How many runs were played from a recording.
+    pub(super) fn played(&self) -> u64 {
+        self.session.played_runs()
+    }
+
     /// Runs it.
     pub(super) fn run(&mut self, inputs: &[Tensor]) -> Result<HashMap<String, Tensor>> {
         let bound = self.outputs.iter().map(|_| None).collect();

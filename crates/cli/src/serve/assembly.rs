@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tessera_control::{Defaults, Manager, Store};
 use tessera_core::{Error, Result};
-use tessera_engine::EngineName;
+use tessera_engine::{CudaOptions, EngineName};
 use tessera_gateway::{Dispatcher, DispatcherOptions, Monitor, Observer};
 use tessera_node::{Node, NodeOptions};
 use tessera_tensormq::{Courier, CourierOptions, Peers, Transport};
@@ -25,6 +25,7 @@ pub(crate) struct AssemblyOptions {
     /// Where intent is kept.
     pub(crate) store: Arc<dyn Store>,
     pub(crate) engine: EngineName,
+    pub(crate) cuda: CudaOptions,
     pub(crate) cores: NonZeroUsize,
     /// The way between processes, where it is not to be the fastest.
     pub(crate) transport: Option<Transport>,
@@ -48,6 +49,7 @@ impl Assembly {
             repository,
             store,
             engine,
+            cuda,
             cores,
             transport,
             monitor,
@@ -70,6 +72,7 @@ impl Assembly {
         let node = Node::new(
             NodeOptions {
                 engine,
+                cuda,
                 cores,
                 program: program()?,
                 cache: Some(repository.join("serve").join("prepared")),

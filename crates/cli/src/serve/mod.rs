@@ -95,6 +95,7 @@ async fn serve(arguments: &Serve, mut stopped: watch::Receiver<bool>) -> Result<
         repository: repository.clone(),
         store,
         engine: arguments.engine,
+        cuda: arguments.cuda.options(),
         cores,
         transport: arguments.transport,
         monitor: Arc::clone(&monitor),

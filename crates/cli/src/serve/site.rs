@@ -223,13 +223,14 @@ impl ServeSite {
         let gpu = |status: &InstanceStatus| {
             let device = units.get(&status.unit).map(|unit| unit.settings.device);
             let device = device.filter(|device| *device != Device::Cpu)?;
-            let GpuUse { nanoseconds, runs, weight_bytes, pool_bytes, copies, .. } =
+            let GpuUse { nanoseconds, runs, played, weight_bytes, pool_bytes, copies, .. } =
                 status.pulse.gpu;
             let copies = [copies.to_device, copies.to_host, copies.on_device];
             Some(InstanceGpu {
                 device: device.to_string(),
                 seconds: nanoseconds as f64 / 1e9,
                 runs,
+                played,
                 weight_bytes,
                 pool_bytes,
                 copies: status.process.map(|_| copies),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tessera_core::{ContentHash, Device, Tensor};
-use tessera_engine::{Engine, OnnxRuntime, Rten, find_library};
+use tessera_engine::{Engine, LoadOptions, OnnxRuntime, Rten, find_library};
 use tessera_graph::onnx::{self, ModelProto};
 use tessera_graph::{Block, BlockGraph, NoExternalData, Partition, Split, fuse, infer, split};
 use tessera_node::{HostMemory, LoadedUnit, compare};
@@ -40,7 +40,8 @@ fn unit(graph: BlockGraph) -> Unit {
 fn run(engine: &Arc<dyn Engine>, partition: &Partition, inputs: &[Tensor]) -> (bool, Vec<Tensor>) {
     let unit = unit(partition.graph.clone());
     let threads = [NonZeroUsize::MIN];
-    let loaded = LoadedUnit::load(Arc::clone(engine), partition, &unit, &threads, None).unwrap();
+    let options = LoadOptions::default();
+    let loaded = LoadedUnit::load(Arc::clone(engine), partition, &unit, &threads, options).unwrap();
     let wait = Wait::at_most(Duration::from_secs(10));
     let memory = HostMemory::default();
     let outputs = loaded.run(NonZeroUsize::MIN, inputs, &memory, wait).unwrap();

@@ -11,29 +11,48 @@ use std::sync::Arc;
 
 use ort::AsPointer;
 use ort::session::Session as OrtSession;
-use ort::session::builder::SessionBuilder;
-use tessera_core::{DType, Location, Result, Tensor, TensorMut};
-use tessera_cuda::{Gpu, to_device};
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use tessera_core::{DType, Error, Location, Result, Tensor, TensorMut};
+use tessera_cuda::{Gpu, SideStream, to_device};
 
+use super::Builders;
+use super::bound::{BoundSession, Ports};
 use super::prepare::Prepared;
-use super::run_options::RunOptions;
-use super::value::{MemoryInfo, OrtValue, check};
+use super::recorded::{self, Recorded, Run};
+use super::scratch::{self, Source};
+use super::value::{OrtValue, check};
 use crate::program::{check_bound, check_run};
-use crate::{ConvolutionSearch, CudaOptions, Session};
+use crate::{ConvolutionSearch, CudaOptions, LoadOptions, Session};
 
-/// Adds the CUDA provider to a session, on the process' stream.
+/// Where a session has the memory from that it needs for itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arena {
+    /// An arena of its own.
+    Own,
+    /// That of all sessions.
+    Shared,
+    /// From wherever the thread that runs it says.
+    Scratch,
+}
+
+/// Adds the CUDA provider to a session, on a stream of the GPU, which must stay for as long as the session does.
 pub(super) fn provide(
     builder: &mut SessionBuilder,
     gpu: &Gpu,
+    stream: *mut c_void,
     options: &CudaOptions,
+    arena: Arena,
 ) -> ort::Result<()> {
-    let settings = [
+    let mut settings = vec![
         (c"device_id", gpu.number().to_string()),
         (c"cudnn_conv_algo_search", search(options.convolution).to_owned()),
         (c"use_tf32", u8::from(options.tf32).to_string()),
         (c"do_copy_in_default_stream", "1".to_owned()),
         (c"arena_extend_strategy", "kSameAsRequested".to_owned()),
     ];
+    if arena == Arena::Scratch {
+        settings.extend(scratch::settings());
+    }
     let values = settings.iter().map(|(_, value)| CString::new(value.as_str()));
     let values =
         values.collect::<Result<Vec<_>, _>>().map_err(|_| ort::Error::new("a zero byte"))?;
@@ -47,10 +66,10 @@ pub(super) fn provide(
         check(unsafe {
             (ort::api().UpdateCUDAProviderOptions)(made, keys.as_ptr(), values.as_ptr(), keys.len())
         })?;
-        // SAFETY: the stream stays until the process ends.
+        // SAFETY: the stream stays for as long as the session, as the caller says.
         check(unsafe {
             let key = c"user_compute_stream".as_ptr();
-            (ort::api().UpdateCUDAProviderOptionsWithValue)(made, key, gpu.stream())
+            (ort::api().UpdateCUDAProviderOptionsWithValue)(made, key, stream)
         })?;
         // SAFETY: both are valid; the options are copied.
         check(unsafe {
@@ -113,75 +132,72 @@ impl OnGpu {
     }
 }
 
+/// Makes sessions of a block on a GPU.
+pub(super) struct GpuSessions {
+    pub(super) builders: Builders,
+    pub(super) options: LoadOptions,
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) on_gpu: Arc<OnGpu>,
+    pub(super) ports: Arc<Ports>,
+}
+
+impl GpuSessions {
+    /// One that puts its work into this stream.
+    fn make(&self, stream: *mut c_void, arena: Arena) -> Result<BoundSession> {
+        let label = &self.ports.label;
+        let fail = |error: ort::Error| super::engine_error(label, &error);
+        let builder = || -> Result<SessionBuilder> {
+            let mut builder = self.builders.builder(&self.options)?;
+            provide(&mut builder, &self.gpu, stream, &self.options.cuda, arena)
+                .map_err(|error| super::no_cuda(&error))?;
+            let builder = builder.with_optimization_level(GraphOptimizationLevel::Disable);
+            let builder = builder.map_err(|error| fail(error.into()))?;
+            match arena {
+                Arena::Shared => builder.with_env_allocators().map_err(|error| fail(error.into())),
+                Arena::Own | Arena::Scratch => Ok(builder),
+            }
+        };
+        let (session, values) = self.on_gpu.session(builder, label)?;
+        let weights = values.map(|values| (Arc::clone(&self.on_gpu), values));
+        BoundSession::new(session, weights, Arc::clone(&self.ports), self.gpu.number())
+    }
+
+    /// One that can be recorded.
+    fn make_to_record(&self, stream: &SideStream) -> Result<BoundSession> {
+        if let Some(error) = recorded::why_not(&self.on_gpu.prepared.operators()) {
+            return Err(error);
+        }
+        let kept = Source::Kept(Arc::clone(&self.gpu));
+        let made = scratch::with(kept, || self.make(stream.pointer(), Arena::Scratch))?;
+        match made.is_on_gpu() {
+            true => Ok(made),
+            false => Err(Error::unsupported("a recording of a block that runs on the CPU in part")),
+        }
+    }
+}
+
 /// A loaded block or file on a GPU.
 pub(super) struct CudaBlock {
-    // Dropped first: the session refers to the weights below.
-    session: OrtSession,
-    _weights: Option<(Arc<OnGpu>, Vec<OrtValue>)>,
+    session: BoundSession,
     gpu: Arc<Gpu>,
-    label: String,
-    inputs: Vec<(String, DType)>,
-    outputs: Vec<(String, DType)>,
-    input_names: Vec<CString>,
-    output_names: Vec<CString>,
-    options: RunOptions,
+    ports: Arc<Ports>,
+    /// Makes sessions to record; `None` for a file.
+    sessions: Option<Arc<GpuSessions>>,
+    recorded: Option<Recorded>,
 }
 
 impl CudaBlock {
-    pub(super) fn new(
-        session: OrtSession,
-        weights: Option<(Arc<OnGpu>, Vec<OrtValue>)>,
-        gpu: Arc<Gpu>,
-        label: String,
-        inputs: Vec<(String, DType)>,
-        outputs: Vec<(String, DType)>,
-    ) -> Result<Self> {
-        let names = |ports: &[(String, DType)]| super::session::names(&label, ports);
-        let (input_names, output_names) = (names(&inputs)?, names(&outputs)?);
-        let options =
-            RunOptions::without_waiting().map_err(|error| super::engine_error(&label, &error))?;
-        Ok(Self {
-            session,
-            _weights: weights,
-            gpu,
-            label,
-            inputs,
-            outputs,
-            input_names,
-            output_names,
-            options,
-        })
+    pub(super) fn of_block(sessions: GpuSessions, arena: Arena) -> Result<Self> {
+        let (gpu, ports) = (Arc::clone(&sessions.gpu), Arc::clone(&sessions.ports));
+        let session = sessions.make(gpu.stream(), arena)?;
+        let sessions = Some(Arc::new(sessions));
+        Ok(Self { session, gpu, ports, sessions, recorded: None })
     }
 
-    fn run_values(
-        &mut self,
-        inputs: &[OrtValue],
-        bound: &[Option<OrtValue>],
-    ) -> ort::Result<Vec<OrtValue>> {
-        let binding = Binding::new(&self.session)?;
-        for (name, value) in self.input_names.iter().zip(inputs) {
-            // SAFETY: name and value live until the run is over.
-            check(unsafe { (ort::api().BindInput)(binding.0, name.as_ptr(), value.as_ptr()) })?;
-        }
-        let (here, host) = (MemoryInfo::cuda(self.gpu.number())?, MemoryInfo::host()?);
-        for ((name, (_, dtype)), value) in self.output_names.iter().zip(&self.outputs).zip(bound) {
-            let name = name.as_ptr();
-            // Strings are nowhere but on the host.
-            let place = if *dtype == DType::String { &host } else { &here };
-            // SAFETY: name, value and description live until the run is over.
-            check(unsafe {
-                match value {
-                    Some(value) => (ort::api().BindOutput)(binding.0, name, value.as_ptr()),
-                    None => (ort::api().BindOutputToDevice)(binding.0, name, place.as_ptr()),
-                }
-            })?;
-        }
-        // SAFETY: session, options and binding are valid, and nobody else runs this session.
-        check(unsafe {
-            let session = self.session.ptr().cast_mut();
-            (ort::api().RunWithBinding)(session, self.options.as_ptr(), binding.0)
-        })?;
-        binding.outputs()
+    pub(super) fn of_file(session: OrtSession, gpu: Arc<Gpu>, ports: Ports) -> Result<Self> {
+        let ports = Arc::new(ports);
+        let session = BoundSession::new(session, None, Arc::clone(&ports), gpu.number())?;
+        Ok(Self { session, gpu, ports, sessions: None, recorded: None })
     }
 }
 
@@ -190,28 +206,48 @@ impl Session for CudaBlock {
         false
     }
 
-    fn run(
-        &mut self,
-        inputs: &[Tensor],
-        mut outputs: Vec<Option<TensorMut>>,
-    ) -> Result<Vec<Tensor>> {
-        check_run(&self.label, &self.inputs, inputs, (outputs.len(), self.outputs.len()))?;
-        check_bound(&self.label, &self.outputs, &outputs)?;
-        let label = self.label.clone();
-        let fail = |error: ort::Error| super::engine_error(&label, &error);
+    fn record_runs(&mut self) {
+        let may = |sessions: &Arc<GpuSessions>| {
+            sessions.options.cuda.recordings && self.recorded.is_none()
+        };
+        let Some(sessions) = self.sessions.clone().filter(may) else { return };
+        let (label, gpu) = (self.ports.label.clone(), Arc::clone(&self.gpu));
+        let types = |ports: &[(String, DType)]| ports.iter().map(|(_, dtype)| *dtype).collect();
+        let types = (types(&self.ports.inputs), types(&self.ports.outputs));
+        let make = Box::new(move |stream: &SideStream| sessions.make_to_record(stream));
+        self.recorded = Some(Recorded::new(label, gpu, types, make));
+    }
+
+    fn played_runs(&self) -> u64 {
+        self.recorded.as_ref().map_or(0, Recorded::played)
+    }
+
+    fn run(&mut self, inputs: &[Tensor], outputs: Vec<Option<TensorMut>>) -> Result<Vec<Tensor>> {
+        let label = &self.ports.label;
+        let counts = (outputs.len(), self.ports.outputs.len());
+        check_run(label, &self.ports.inputs, inputs, counts)?;
+        check_bound(label, &self.ports.outputs, &outputs)?;
+        let fail = |error: ort::Error| super::engine_error(label, &error);
         let given = inputs.iter().map(|input| match input.dtype() {
             DType::String => Ok(input.clone()),
             _ => to_device(&self.gpu, input),
         });
-        let given = given.collect::<Result<Vec<_>>>().map_err(|error| error.within(&label))?;
+        let given = given.collect::<Result<Vec<_>>>().map_err(|error| error.within(label))?;
+        let mut outputs = match &self.recorded {
+            Some(recorded) => match recorded.run(&given, outputs)? {
+                Run::Played(outputs) => return Ok(outputs),
+                Run::Plain(outputs) => outputs,
+            },
+            None => outputs,
+        };
         let values = given.iter().map(OrtValue::over).collect::<ort::Result<Vec<_>>>();
-        let values = values.map_err(&fail)?;
+        let values = values.map_err(fail)?;
         let bound = outputs
             .iter_mut()
             .map(|output| output.as_mut().map(OrtValue::over_mut).transpose())
             .collect::<ort::Result<Vec<_>>>();
-        let bound = bound.map_err(&fail)?;
-        let made = self.run_values(&values, &bound).map_err(&fail)?;
+        let bound = bound.map_err(fail)?;
+        let made = self.session.run(&values, &bound).map_err(fail)?;
         let on_host = outputs.iter().flatten().any(|output| output.location() == Location::Host);
         if on_host {
             self.gpu.synchronise()?;
@@ -221,49 +257,8 @@ impl Session for CudaBlock {
             .map(|(value, output)| match output {
                 // The run wrote to the caller's memory.
                 Some(output) => Ok(output.freeze()),
-                None => value.into_tensor_at(Location::Cuda(self.gpu.number())).map_err(&fail),
+                None => value.into_tensor_at(self.session.location()).map_err(fail),
             })
             .collect()
-    }
-}
-
-/// What a run takes and gives.
-struct Binding(*mut ort_sys::OrtIoBinding);
-
-impl Binding {
-    fn new(session: &OrtSession) -> ort::Result<Self> {
-        let mut made = ptr::null_mut();
-        // SAFETY: the session is valid; what was made is released below.
-        check(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &raw mut made) })?;
-        Ok(Self(made))
-    }
-
-    /// The outputs, in the order in which they were bound.
-    fn outputs(&self) -> ort::Result<Vec<OrtValue>> {
-        let mut allocator = ptr::null_mut();
-        // SAFETY: the default allocator is never released.
-        check(unsafe { (ort::api().GetAllocatorWithDefaultOptions)(&raw mut allocator) })?;
-        let (mut values, mut count) = (ptr::null_mut(), 0);
-        // SAFETY: both are written; the list is freed below, its values are ours.
-        check(unsafe {
-            (ort::api().GetBoundOutputValues)(self.0, allocator, &raw mut values, &raw mut count)
-        })?;
-        let mut found = Vec::with_capacity(count);
-        for at in 0..count {
-            // SAFETY: the list has so many values, each of which is released by its owner here.
-            found.extend(unsafe { OrtValue::from_raw(*values.add(at)) });
-        }
-        if !values.is_null() {
-            // SAFETY: the list was made by this allocator, and is freed once.
-            check(unsafe { (ort::api().AllocatorFree)(allocator, values.cast::<c_void>()) })?;
-        }
-        Ok(found)
-    }
-}
-
-impl Drop for Binding {
-    fn drop(&mut self) {
-        // SAFETY: made by `CreateIoBinding`, and released once.
-        unsafe { (ort::api().ReleaseIoBinding)(self.0) };
     }
 }

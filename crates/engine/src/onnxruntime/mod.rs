@@ -7,12 +7,15 @@
 //! shares that session, or with another number of threads its packed weights: a block costs its weights once, and a run is as fast as if the model had
 //! been loaded the plain way (measured on ResNet-50; output identical to the bit).
 
+mod bound;
 mod copies;
 mod cuda;
 mod layout;
 mod library;
 mod prepare;
+mod recorded;
 mod run_options;
+mod scratch;
 mod session;
 mod value;
 
@@ -29,6 +32,7 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use tessera_core::{ContentHash, DType, Device, Error, Result};
 
 use crate::{CudaOptions, Engine, LoadOptions, Program, Session};
+use cuda::Arena;
 use prepare::{Machine, Prepared};
 use session::SharedSession;
 use tessera_cuda::Gpu;
@@ -49,10 +53,8 @@ fn is_at_least(version: &str, least: (u32, u32)) -> bool {
 
 /// The engine that is fast.
 pub struct OnnxRuntime {
-    environment: Environment,
+    builders: Builders,
     version: String,
-    /// Whether the library can be told for how long threads spin.
-    spins_briefly: bool,
     /// Blocks that are prepared, for as long as a session uses them.
     prepared: Mutex<HashMap<ContentHash, Weak<Prepared>>>,
     /// Sessions, for as long as somebody has the block loaded.
@@ -61,26 +63,15 @@ pub struct OnnxRuntime {
     on_gpus: Mutex<HashMap<GpuKey, Weak<cuda::OnGpu>>>,
 }
 
-/// A program, the GPU, and what it was optimised for.
-type GpuKey = (ContentHash, u32, CudaOptions);
+/// Begins sessions.
+#[derive(Clone)]
+struct Builders {
+    environment: Environment,
+    /// Whether the library can be told for how long threads spin.
+    spins_briefly: bool,
+}
 
-/// A program, the threads that a run may use, and where it runs.
-type SessionKey = (ContentHash, NonZeroUsize, Device);
-
-impl OnnxRuntime {
-    /// Opens the library, wherever [`find_library`] finds it.
-    pub fn new() -> Result<Self> {
-        let (environment, version) = library::open()?;
-        Ok(Self {
-            environment,
-            spins_briefly: is_at_least(&version, SPINS_BRIEFLY),
-            version,
-            sessions: Mutex::default(),
-            on_gpus: Mutex::default(),
-            prepared: Mutex::default(),
-        })
-    }
-
+impl Builders {
     /// Starts a session. What is loaded to stay uses the shared arena; what is loaded to be
     /// optimised must not, as an arena never shrinks.
     fn builder(&self, options: &LoadOptions) -> Result<SessionBuilder> {
@@ -98,6 +89,27 @@ impl OnnxRuntime {
         };
         build().map_err(|error| Error::engine(format!("ONNX Runtime: {error}")))
     }
+}
+
+/// A program, the GPU, and what it was optimised for.
+type GpuKey = (ContentHash, u32, CudaOptions);
+
+/// A program, the threads that a run may use, and where it runs.
+type SessionKey = (ContentHash, NonZeroUsize, Device);
+
+impl OnnxRuntime {
+    /// Opens the library, wherever [`find_library`] finds it.
+    pub fn new() -> Result<Self> {
+        let (environment, version) = library::open()?;
+        let spins_briefly = is_at_least(&version, SPINS_BRIEFLY);
+        Ok(Self {
+            builders: Builders { environment, spins_briefly },
+            version,
+            sessions: Mutex::default(),
+            on_gpus: Mutex::default(),
+            prepared: Mutex::default(),
+        })
+    }
 
     /// The session of a block, one for all who load it in the same way at the same time.
     ///
@@ -107,9 +119,9 @@ impl OnnxRuntime {
         let key = (program.key(), options.threads, options.device);
         known_or(&self.sessions, key, || {
             let fail = |error: ort::Error| engine_error(&program.label(), &error);
-            let builder = self.builder(options)?;
+            let builder = self.builders.builder(options)?;
             let prepared = known_or(&self.prepared, program.key(), || {
-                let builder = self.builder(&LoadOptions::default())?;
+                let builder = self.builders.builder(&LoadOptions::default())?;
                 self.prepare(builder, program, options, Machine::Cpu)
             })?;
             let build = || -> ort::Result<SessionBuilder> {
@@ -149,7 +161,7 @@ impl OnnxRuntime {
         // As the environment, it is the same for the whole process.
         static ARENAS: Mutex<BTreeMap<u32, bool>> = Mutex::new(BTreeMap::new());
         let mut arenas = ARENAS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let made = || value::share_arena_of_gpu(&self.environment, number).is_ok();
+        let made = || value::share_arena_of_gpu(&self.builders.environment, number).is_ok();
         *arenas.entry(number).or_insert_with(made)
     }
 
@@ -165,8 +177,9 @@ impl OnnxRuntime {
         let label = program.label();
         let shares = self.shares_arena(number);
         let builder = || -> Result<SessionBuilder> {
-            let mut builder = self.builder(options)?;
-            cuda::provide(&mut builder, &gpu, &options.cuda).map_err(|error| no_cuda(&error))?;
+            let mut builder = self.builders.builder(options)?;
+            cuda::provide(&mut builder, &gpu, gpu.stream(), &options.cuda, Arena::Own)
+                .map_err(|error| no_cuda(&error))?;
             Ok(builder)
         };
         let key = (program.key(), number, options.cuda);
@@ -180,21 +193,18 @@ impl OnnxRuntime {
             crate::release_freed_memory();
             Ok(on_gpu)
         })?;
-        let plain = || -> Result<SessionBuilder> {
-            let level = GraphOptimizationLevel::Disable;
-            let fail = |error: ort::Error| engine_error(&label, &error);
-            let builder = builder()?.with_optimization_level(level);
-            let builder = builder.map_err(|error| fail(error.into()))?;
-            match shares {
-                true => builder.with_env_allocators().map_err(|error| fail(error.into())),
-                false => Ok(builder),
-            }
-        };
-        let (session, values) = on_gpu.session(plain, &label)?;
-        let weights = values.map(|values| (on_gpu, values));
         let (inputs, outputs) = ports(program);
-        let loaded = cuda::CudaBlock::new(session, weights, gpu, label, inputs, outputs)?;
-        Ok(Box::new(loaded))
+        let sessions = cuda::GpuSessions {
+            builders: self.builders.clone(),
+            options: options.clone(),
+            gpu,
+            on_gpu,
+            ports: Arc::new(bound::Ports::new(label, inputs, outputs)?),
+        };
+        Ok(Box::new(cuda::CudaBlock::of_block(
+            sessions,
+            if shares { Arena::Shared } else { Arena::Own },
+        )?))
     }
 }
 
@@ -250,9 +260,10 @@ impl Engine for OnnxRuntime {
             Device::Cuda(number) => Some(Gpu::open(number)?),
             Device::Cpu => None,
         };
-        let mut builder = self.builder(options)?;
+        let mut builder = self.builders.builder(options)?;
         if let Some(gpu) = &gpu {
-            cuda::provide(&mut builder, gpu, &options.cuda).map_err(|error| no_cuda(&error))?;
+            cuda::provide(&mut builder, gpu, gpu.stream(), &options.cuda, Arena::Own)
+                .map_err(|error| no_cuda(&error))?;
         }
         let session = builder.commit_from_file(file).map_err(fail)?;
         let mut expected = Vec::with_capacity(inputs.len());
@@ -266,8 +277,8 @@ impl Engine for OnnxRuntime {
         }
         if let Some(gpu) = gpu {
             let outputs = outputs.to_vec();
-            let loaded = cuda::CudaBlock::new(session, None, gpu, label, expected, outputs)?;
-            return Ok(Box::new(loaded));
+            let ports = bound::Ports::new(label, expected, outputs)?;
+            return Ok(Box::new(cuda::CudaBlock::of_file(session, gpu, ports)?));
         }
         let session = Arc::new(SharedSession::of_file(session));
         Ok(Box::new(session::OrtBlock::new(session, label, expected, outputs.to_vec())?))

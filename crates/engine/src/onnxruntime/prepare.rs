@@ -195,6 +195,22 @@ impl Prepared {
         &self.packed
     }
 
+    /// The operators that it consists of, with those of bodies.
+    pub(super) fn operators(&self) -> Vec<String> {
+        fn add(nodes: &[NodeProto], found: &mut Vec<String>) {
+            for node in nodes {
+                found.push(node.op_type().to_owned());
+                let bodies = node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs));
+                bodies.for_each(|body| add(&body.node, found));
+            }
+        }
+        let mut found = Vec::new();
+        if let Ok(ModelProto { graph: Some(graph), .. }) = ModelProto::decode(&self.model[..]) {
+            add(&graph.node, &mut found);
+        }
+        found
+    }
+
     /// The weights, by name.
     pub(super) fn weights(&self) -> &[(CString, Tensor)] {
         &self.weights

@@ -67,6 +67,21 @@ impl OrtValue {
         Self::over_memory(location, pointer, len.unwrap_or(0), dtype, tensor.shape())
     }
 
+    /// A value over memory of a GPU.
+    ///
+    /// # Safety
+    /// A tensor of this kind must be there whenever it is read or written through this value.
+    pub(super) unsafe fn at(
+        location: Location,
+        address: usize,
+        dtype: DType,
+        shape: &[usize],
+    ) -> ort::Result<Self> {
+        let len = element_count(shape).and_then(|count| dtype.bytes(count)).unwrap_or(0);
+        let pointer = ptr::with_exposed_provenance_mut::<c_void>(address);
+        Self::over_memory(location, pointer, len, dtype, shape)
+    }
+
     fn over_memory(
         location: Location,
         pointer: *mut c_void,

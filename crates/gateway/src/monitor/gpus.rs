@@ -44,7 +44,7 @@ pub(super) fn write(exposition: &mut Exposition, sample: &Sample) {
 type OfBlock = fn(&InstanceGpu) -> f64;
 
 /// What a block did on its GPU, and has there.
-const OF_BLOCKS: [(&str, Kind, &str, OfBlock); 4] = [
+const OF_BLOCKS: [(&str, Kind, &str, OfBlock); 5] = [
     (
         "tessera_block_gpu_seconds_total",
         Kind::Counter,
@@ -54,6 +54,12 @@ const OF_BLOCKS: [(&str, Kind, &str, OfBlock); 4] = [
     ("tessera_block_gpu_runs_total", Kind::Counter, "Runs of a block on a GPU", |gpu| {
         gpu.runs as f64
     }),
+    (
+        "tessera_block_gpu_played_runs_total",
+        Kind::Counter,
+        "Runs of a block on a GPU that were played from a recording",
+        |gpu| gpu.played as f64,
+    ),
     (
         "tessera_block_gpu_weight_bytes",
         Kind::Gauge,

@@ -97,6 +97,8 @@ pub struct InstanceGpu {
     pub seconds: f64,
     /// In how many runs.
     pub runs: u64,
+    /// How many of its runs were played from a recording.
+    pub played: u64,
     /// Bytes of its weights there.
     pub weight_bytes: u64,
     /// Bytes of the buffers there that it hands over to other processes.

@@ -82,6 +82,7 @@ impl WorkerParts {
             nanoseconds: time.nanoseconds,
             told_nanoseconds: time.told_nanoseconds,
             runs: time.runs,
+            played: self.unit.played(),
             weight_bytes: self.unit.weight_bytes() as u64,
             pool_bytes: self.memory.gpu_bytes(),
             copies: copies(),
@@ -130,6 +131,9 @@ pub struct GpuUse {
     pub told_nanoseconds: u64,
     /// In how many runs.
     pub runs: u64,
+    /// How many runs of its blocks were played from a recording.
+    #[serde(default)]
+    pub played: u64,
     /// Bytes of its weights there.
     pub weight_bytes: u64,
     /// Bytes of the buffers that it hands over to others there.

@@ -26,6 +26,7 @@ use setup::Setup;
 
 /// What the ways of running a model are called.
 const WHOLE: &str = "whole model";
+const RECORDED: &str = "whole model, recorded";
 const THREADS: &str = "threads";
 const PROCESSES: &str = "processes";
 const ZMQ: &str = "processes, zmq-ipc";

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tessera_control::{Defaults, MemoryStore, System, Task};
 use tessera_core::{Device, Error, Result, Tensor};
-use tessera_engine::EngineName;
+use tessera_engine::{CudaOptions, EngineName};
 use tessera_gateway::{Answer, Dispatcher, Ended, Monitor, MonitorOptions, Observer, Request};
 use tessera_node::{GpuUse, InstanceStatus};
 use tessera_plan::{Batching, BatchingChoice, Isolation, Record};
@@ -22,6 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy)]
 pub(super) struct PipelineOptions {
     pub(super) device: Device,
+    pub(super) cuda: CudaOptions,
     pub(super) isolation: Isolation,
     pub(super) transport: Option<Transport>,
     /// Rows that requests are put together to; `None` for none.
@@ -97,6 +98,7 @@ impl Pipeline {
                 repository: repository.to_path_buf(),
                 store: Arc::new(MemoryStore::default()),
                 engine,
+                cuda: options.cuda,
                 cores,
                 transport: options.transport,
                 monitor: Monitor::new(MonitorOptions { traces: None })?,

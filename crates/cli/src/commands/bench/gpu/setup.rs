@@ -14,7 +14,7 @@ use tessera_repository::Repository;
 use tessera_tensormq::{Transport, Wait};
 use tessera_zoo::{Architecture, Batch, Recipe};
 
-use super::super::super::verify::{Whole, load_whole};
+use super::super::super::verify::{Whole, load_recorded, load_whole};
 use super::latency::Arm;
 use super::meter::Meter;
 use super::pipeline::{Pipeline, PipelineOptions};
@@ -30,6 +30,8 @@ const ONE_BLOCK: &str = "whole";
 pub(super) struct Setup {
     pub(super) model: ModelFile,
     pub(super) partition: Partition,
+    /// The same as one block.
+    one: Partition,
     repository: PathBuf,
     pub(super) engine: Arc<dyn Engine>,
     pub(super) options: LoadOptions,
@@ -83,7 +85,7 @@ impl Setup {
         let engine = commands::engine(&arguments.engine)?;
         let options = arguments.engine.options();
         let batches = arguments.batches.clone();
-        Ok(Self { model, partition, repository, engine, options, batches, meter, folder })
+        Ok(Self { model, partition, one, repository, engine, options, batches, meter, folder })
     }
 
     /// What the model's input is called.
@@ -118,6 +120,16 @@ impl Setup {
         load_whole(&self.model, &self.partition, self.engine.as_ref(), &self.options)
     }
 
+    /// The same, with runs that are recorded; `None` where there is nothing to record.
+    pub(super) fn whole_recorded(&self) -> Result<Option<Whole>> {
+        match self.options.device {
+            Device::Cpu => Ok(None),
+            Device::Cuda(_) => {
+                load_recorded(&self.one, self.engine.as_ref(), &self.options).map(Some)
+            }
+        }
+    }
+
     /// The model in blocks, with requests put together to so many rows at most.
     pub(super) fn arm(
         &self,
@@ -135,8 +147,9 @@ impl Setup {
             Kind::Served => (ONE_BLOCK, 1),
             _ => (NAME, self.partition.graph.blocks.len()),
         };
-        let device = self.options.device;
-        let options = PipelineOptions { device, isolation, transport, batch, apart: true };
+        let LoadOptions { device, cuda, .. } = self.options;
+        let apart = true;
+        let options = PipelineOptions { device, cuda, isolation, transport, batch, apart };
         let engine = arguments.engine.engine;
         let input = self.input_name();
         let pipeline = Pipeline::start(&self.repository, model, input, engine, options)?;

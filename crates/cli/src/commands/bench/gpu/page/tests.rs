@@ -87,6 +87,7 @@ fn batch(rows: usize) -> latency::Batch {
         told_us: 300.0,
         overhead_us: 20.0,
         gpu_us: 500.0 + number as f64,
+        played: 1.0,
         to_device: f64::from(zmq || number == 0),
         to_host: f64::from(zmq || number == 3),
         on_device: 1.0,
@@ -96,8 +97,10 @@ fn batch(rows: usize) -> latency::Batch {
         time: time(whole * times),
         ratio: times,
         over_served: Some(times),
+        over_recorded: Some(times),
         overhead_us: whole * (times - 1.0) * 1e3,
         overhead_per_block_us: whole * (times - 1.0) * 250.0,
+        hop_beyond_served_us: Some(20.0),
         overhead_per_hop_us: whole * (times - 1.0) * 333.0,
         blocks: (0..4).map(|number| block(name == ZMQ, number)).collect(),
         equal: true,
@@ -105,6 +108,12 @@ fn batch(rows: usize) -> latency::Batch {
     latency::Batch {
         rows,
         whole: latency::Whole { time: time(whole) },
+        recorded: Some(latency::Recorded {
+            time: time(whole * 0.9),
+            ratio: 0.9,
+            played: 1.0,
+            equal: true,
+        }),
         pipelines: vec![arm(THREADS, 1.01), arm(PROCESSES, 1.2), arm(ZMQ, 2.5)],
         zmq_overhead_over_tensormq: Some(7.5),
     }

@@ -2,7 +2,7 @@
 
 use super::super::energy::{self, Energy};
 use super::super::latency::{self, Batch, BlockTime, Latency, Timed};
-use super::super::{PROCESSES, SERVED, THREADS, WHOLE, ZMQ, shown};
+use super::super::{PROCESSES, RECORDED, SERVED, THREADS, WHOLE, ZMQ, shown};
 use super::{Section, drawn};
 use crate::output::{self, Table};
 use crate::picture::bars::Bars;
@@ -46,7 +46,7 @@ pub(super) fn latency(latency: &Latency) -> Section {
              overheads of 2.55 ms and 21.18 ms: 8.3 times."
         ));
     }
-    let series = [WHOLE, SERVED, THREADS, PROCESSES, ZMQ].map(|name| Series {
+    let series = [WHOLE, RECORDED, SERVED, THREADS, PROCESSES, ZMQ].map(|name| Series {
         name: name.to_owned(),
         points: latency
             .batches
@@ -54,6 +54,7 @@ pub(super) fn latency(latency: &Latency) -> Section {
             .map(|batch| {
                 let time = match name {
                     WHOLE => Some(batch.whole.time.median_ms),
+                    RECORDED => batch.recorded.as_ref().map(|whole| whole.time.median_ms),
                     name => arm(batch, name).map(|arm| arm.time.median_ms),
                 };
                 (batch.rows as f64, time.unwrap_or(f64::NAN))

@@ -1,0 +1,273 @@
+//! Runs on a GPU that are recorded: what is played is what a plain run gives, and what can't be played never is.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use tessera_core::{DType, Device, Tensor};
+use tessera_engine::{Engine, LoadOptions, OnnxRuntime, Program, ProgramWeight, Session, to_host};
+use tessera_graph::builder::{self, GraphBuilder};
+use tessera_graph::onnx::ModelProto;
+use tessera_graph::{NoExternalData, Split, infer, onnx, split};
+
+/// How long it may take until a run is played.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// For how long a run that must not be played is tried.
+const DOUBT: Duration = Duration::from_secs(3);
+
+const OPTIONS: fn() -> LoadOptions =
+    || LoadOptions { device: Device::Cuda(0), ..LoadOptions::default() };
+
+fn engine() -> Option<OnnxRuntime> {
+    let found = tessera_cuda::devices().and_then(|_| OnnxRuntime::new());
+    found.inspect_err(|error| eprintln!("SKIPPED on the GPU: {error}")).ok()
+}
+
+fn load(engine: &OnnxRuntime, model: ModelProto) -> Box<dyn Session> {
+    let graph = onnx::read::from_proto(model, &mut NoExternalData).unwrap();
+    let types = infer::infer(&graph, &BTreeMap::new()).unwrap();
+    let partition = split(&graph, &types, &Split::Blocks(1), &[]).unwrap();
+    let block = partition.blocks.values().next().unwrap().clone();
+    let weights = block.weights().iter().map(|weight| ProgramWeight {
+        tensor: Tensor::from_bytes(
+            weight.dtype,
+            &weight.shape,
+            partition.weights[&weight.hash].clone(),
+        )
+        .unwrap(),
+        mapping: None,
+    });
+    let program = Program::new(block.clone(), weights.collect()).unwrap();
+    engine.load(&program, &OPTIONS()).unwrap()
+}
+
+fn run(session: &mut dyn Session, input: &Tensor) -> Vec<f64> {
+    let outputs = session.run(std::slice::from_ref(input), vec![None]).unwrap();
+    to_host(&outputs[0]).unwrap().settled().unwrap().to_f64().unwrap()
+}
+
+fn input(rows: usize, number: usize) -> Tensor {
+    let values: Vec<f32> = (0..rows * 3 * 32 * 32)
+        .map(|index| (((index * 7 + number * 13) % 29) as f32 - 14.0) / 8.0)
+        .collect();
+    Tensor::from_f32(&[rows, 3, 32, 32], &values).unwrap()
+}
+
+/// Convolutions in a row.
+fn network() -> ModelProto {
+    let mut graph = GraphBuilder::new("network");
+    let dims = [tessera_core::Dim::Unknown].into_iter();
+    let dims: Vec<_> = dims.chain([3, 32, 32].map(tessera_core::Dim::Fixed)).collect();
+    let mut value = graph.input("x", DType::F32, dims);
+    for layer in 0..6 {
+        let (from, to) = (if layer == 0 { 3 } else { 16 }, 16);
+        let weights = (0..to * from * 9).map(|index| ((index * 5 % 23) as f32 - 11.0) / 64.0);
+        let w = graph.weight(&format!("w{layer}"), &[to, from, 3, 3], weights.collect());
+        let made = graph.node("Conv", &[&value, &w], [builder::ints("pads", &[1, 1, 1, 1])]);
+        value = graph.node("Relu", &[&made], []);
+    }
+    graph.output_of_any_shape(&value, DType::F32);
+    graph.build()
+}
+
+/// Runs it until it is played.
+fn play(session: &mut dyn Session, input: &Tensor) -> Vec<f64> {
+    let begun = Instant::now();
+    while session.played_runs() == 0 {
+        run(session, input);
+        assert!(begun.elapsed() < PATIENCE, "nothing was played");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    println!("played after {:?}", begun.elapsed());
+    run(session, input)
+}
+
+#[test]
+fn what_is_played_is_what_a_plain_run_gives() {
+    let Some(engine) = engine() else { return };
+    let (mut plain, mut recorded) = (load(&engine, network()), load(&engine, network()));
+    recorded.record_runs();
+    play(recorded.as_mut(), &input(2, 0));
+    let before = recorded.played_runs();
+    for number in 0..50 {
+        // Other values, in the same memory or not.
+        let given = input(2, number);
+        assert_eq!(run(recorded.as_mut(), &given), run(plain.as_mut(), &given), "run {number}");
+    }
+    let played = recorded.played_runs() - before;
+    println!("{played} of 50 were played");
+    assert!(played >= 25, "{played} of 50 were played");
+}
+
+#[test]
+fn another_shape_is_run_the_plain_way() {
+    let Some(engine) = engine() else { return };
+    let (mut plain, mut recorded) = (load(&engine, network()), load(&engine, network()));
+    recorded.record_runs();
+    play(recorded.as_mut(), &input(2, 0));
+    let before = recorded.played_runs();
+    for rows in [1, 3, 5] {
+        let given = input(rows, rows);
+        assert_eq!(run(recorded.as_mut(), &given), run(plain.as_mut(), &given));
+    }
+    assert_eq!(recorded.played_runs(), before);
+    // And the shape that it was recorded for is played still.
+    play(recorded.as_mut(), &input(2, 1));
+}
+
+#[test]
+fn results_that_somebody_keeps_are_not_written_again() {
+    let Some(engine) = engine() else { return };
+    let mut recorded = load(&engine, network());
+    recorded.record_runs();
+    play(recorded.as_mut(), &input(1, 0));
+    let given: Vec<Tensor> = (0..8).map(|number| input(1, number)).collect();
+    let expected: Vec<Vec<f64>> = given.iter().map(|given| run(recorded.as_mut(), given)).collect();
+    for _ in 0..20 {
+        // All of them are there at the same time.
+        let kept: Vec<Tensor> = given
+            .iter()
+            .map(|given| recorded.run(std::slice::from_ref(given), vec![None]).unwrap().remove(0))
+            .collect();
+        for (kept, expected) in kept.iter().zip(&expected) {
+            let found = to_host(kept).unwrap().settled().unwrap().to_f64().unwrap();
+            assert_eq!(&found, expected);
+        }
+    }
+    println!("{} were played", recorded.played_runs());
+}
+
+#[test]
+fn a_session_that_goes_while_it_is_recorded_leaves_nothing_behind() {
+    let Some(engine) = engine() else { return };
+    for number in 0..5 {
+        let mut recorded = load(&engine, network());
+        recorded.record_runs();
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(100 * number) {
+            run(recorded.as_mut(), &input(1, 0));
+        }
+    }
+    let mut recorded = load(&engine, network());
+    recorded.record_runs();
+    play(recorded.as_mut(), &input(1, 0));
+}
+
+#[test]
+fn what_is_drawn_at_random_is_never_played() {
+    let Some(engine) = engine() else { return };
+    let mut graph = GraphBuilder::new("noise");
+    let x = graph.input("x", DType::F32, [1usize, 3, 32, 32]);
+    let noise = graph.node("RandomNormalLike", &[&x], []);
+    let sum = graph.node("Add", &[&x, &noise], []);
+    graph.output_of_any_shape(&sum, DType::F32);
+    let mut session = load(&engine, graph.build());
+    never_played(session.as_mut(), |session| {
+        let given = input(1, 0);
+        assert_ne!(run(session, &given), run(session, &given));
+    });
+}
+
+#[test]
+fn what_depends_on_more_than_shapes_is_never_played() {
+    let Some(engine) = engine() else { return };
+    let mut graph = GraphBuilder::new("found");
+    let x = graph.input("x", DType::F32, [1usize, 3, 32, 32]);
+    let found = graph.node("NonZero", &[&x], []);
+    let y = graph.node("Cast", &[&found], [builder::int("to", i64::from(DType::F32.onnx()))]);
+    graph.output_of_any_shape(&y, DType::F32);
+    let mut session = load(&engine, graph.build());
+    let mut number = 0;
+    never_played(session.as_mut(), |session| {
+        number += 1;
+        let given = input(1, number);
+        let count = given.to_f64().unwrap().iter().filter(|value| **value != 0.0).count();
+        assert_eq!(run(session, &given).len(), 4 * count);
+    });
+}
+
+fn never_played(session: &mut dyn Session, mut check: impl FnMut(&mut dyn Session)) {
+    session.record_runs();
+    let begun = Instant::now();
+    while begun.elapsed() < DOUBT {
+        check(session);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(session.played_runs(), 0);
+}
+
+#[test]
+fn products_of_matrices_are_played_with_any_number_of_rows() {
+    let Some(engine) = engine() else { return };
+    let mut graph = GraphBuilder::new("dense");
+    let dims = [tessera_core::Dim::Unknown, tessera_core::Dim::Fixed(2048)];
+    let x = graph.input("x", DType::F32, dims);
+    let weights = (0..2048 * 1000).map(|index| ((index * 5 % 23) as f32 - 11.0) / 64.0).collect();
+    let w = graph.weight("w", &[2048, 1000], weights);
+    let b = graph.weight("b", &[1000], (0..1000).map(|index| index as f32 / 500.0).collect());
+    let y = graph.node("Gemm", &[&x, &w, &b], []);
+    graph.output_of_any_shape(&y, DType::F32);
+    let model = graph.build();
+    for rows in [1, 4, 8, 32, 128] {
+        let values: Vec<f32> =
+            (0..rows * 2048).map(|index| (index % 29) as f32 / 8.0 - 1.5).collect();
+        let given = Tensor::from_f32(&[rows, 2048], &values).unwrap();
+        let (mut plain, mut recorded) =
+            (load(&engine, model.clone()), load(&engine, model.clone()));
+        recorded.record_runs();
+        println!("{rows} rows");
+        let played = play(recorded.as_mut(), &given);
+        assert_eq!(played, run(plain.as_mut(), &given));
+    }
+}
+
+/// Bytes of the GPU that are in use.
+fn used_bytes() -> i64 {
+    let gpu = tessera_cuda::Gpu::open(0).unwrap();
+    gpu.synchronise().unwrap();
+    let (free, all) = gpu.memory().unwrap();
+    (all - free) as i64
+}
+
+/// Others may use the GPU at the same time: what is found here is told, and only much too much fails.
+#[test]
+fn recordings_share_the_memory_that_they_need() {
+    let Some(engine) = engine() else { return };
+    let mut plain: Vec<_> = (0..4).map(|_| load(&engine, network())).collect();
+    for (index, session) in plain.iter_mut().enumerate() {
+        run(session.as_mut(), &input(64 + index, 0));
+    }
+    let mut before = used_bytes();
+    let mut step = |what: &str| {
+        let now = used_bytes();
+        let took = (now - before) as f64 / 1e6;
+        println!("{what}: {took:.1} MB");
+        before = now;
+        took
+    };
+    let mut recorded = load(&engine, network());
+    run(recorded.as_mut(), &input(64, 0));
+    step("another session");
+    recorded.record_runs();
+    play(recorded.as_mut(), &input(64, 0));
+    step("the first recording");
+    // Results that are kept make for other memory each time.
+    let mut kept = Vec::new();
+    let begun = Instant::now();
+    while kept.len() < 12 && begun.elapsed() < PATIENCE {
+        kept.push(recorded.run(&[input(64, 0)], vec![None]).unwrap());
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    step("12 results and recordings");
+    let mut others = Vec::new();
+    for rows in [60, 56, 52, 48] {
+        let mut other = load(&engine, network());
+        other.record_runs();
+        play(other.as_mut(), &input(rows, 0));
+        others.push(other);
+        let took = step(&format!("recordings of {rows} rows"));
+        assert!(took < 400.0, "{took} MB for recordings of {rows} rows");
+    }
+}
