@@ -126,6 +126,9 @@ pub(crate) struct Serve {
     pub(crate) device: Device,
     #[command(flatten)]
     pub(crate) cuda: CudaArguments,
+    /// On a GPU: tell it every kernel of every run, instead of recording runs that take long to tell (CUDA graphs)
+    #[arg(long)]
+    pub(crate) no_recordings: bool,
     /// How tensors go between processes, to compare: shm, zmq-ipc or zmq-tcp (whole tensors) [default: shm]
     #[arg(long, value_name = "TRANSPORT")]
     pub(crate) transport: Option<Transport>,
@@ -368,9 +371,6 @@ pub(crate) struct CudaArguments {
     /// On a GPU, how the algorithm of a convolution is chosen: exhaustive, heuristic or default
     #[arg(long, default_value_t = ConvolutionSearch::default(), value_name = "HOW")]
     pub(crate) convolution_search: ConvolutionSearch,
-    /// On a GPU: tell it every kernel of every run, instead of recording runs that take long to tell (CUDA graphs)
-    #[arg(long)]
-    pub(crate) no_recordings: bool,
 }
 
 impl CudaArguments {
@@ -378,7 +378,7 @@ impl CudaArguments {
         CudaOptions {
             tf32: self.tf32,
             convolution: self.convolution_search,
-            recordings: !self.no_recordings,
+            ..CudaOptions::default()
         }
     }
 }

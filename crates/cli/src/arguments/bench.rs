@@ -88,6 +88,9 @@ pub(crate) struct BenchGpu {
     pub(crate) split: SplitArguments,
     #[command(flatten)]
     pub(crate) engine: EngineArguments,
+    /// Tell the GPU every kernel of every run, instead of recording runs that take long to tell (CUDA graphs)
+    #[arg(long)]
+    pub(crate) no_recordings: bool,
     /// Rows of requests
     #[arg(long, default_value = "1,2,4,8,16,32", value_delimiter = ',')]
     pub(crate) batches: Vec<usize>,

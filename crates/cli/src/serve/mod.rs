@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tessera_control::{Defaults, MemoryStore, RedbStore, Store};
 use tessera_core::{Error, Result};
-use tessera_engine::EngineName;
+use tessera_engine::{CudaOptions, EngineName};
 use tessera_gateway::{
     FrontEndOptions, Monitor, MonitorOptions, TakeSample, TraceOptions, grpc_service, http_router,
 };
@@ -95,7 +95,7 @@ async fn serve(arguments: &Serve, mut stopped: watch::Receiver<bool>) -> Result<
         repository: repository.clone(),
         store,
         engine: arguments.engine,
-        cuda: arguments.cuda.options(),
+        cuda: CudaOptions { recordings: !arguments.no_recordings, ..arguments.cuda.options() },
         cores,
         transport: arguments.transport,
         monitor: Arc::clone(&monitor),

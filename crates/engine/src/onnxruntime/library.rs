@@ -49,7 +49,7 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
 /// Opens the library; a process has one environment, which everyone shares.
 pub(super) fn open() -> Result<(Environment, String)> {
     static OPENED: Mutex<Option<(Environment, String)>> = Mutex::new(None);
-    let mut opened = OPENED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut opened = super::lock(&OPENED);
     if let Some((environment, version)) = opened.as_ref() {
         return Ok((environment.clone(), version.clone()));
     }

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ort::environment::Environment;
 use ort::logging::LogLevel;
@@ -160,7 +160,7 @@ impl OnnxRuntime {
     fn shares_arena(&self, number: u32) -> bool {
         // As the environment, it is the same for the whole process.
         static ARENAS: Mutex<BTreeMap<u32, bool>> = Mutex::new(BTreeMap::new());
-        let mut arenas = ARENAS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut arenas = lock(&ARENAS);
         let made = || value::share_arena_of_gpu(&self.builders.environment, number).is_ok();
         *arenas.entry(number).or_insert_with(made)
     }
@@ -208,18 +208,22 @@ impl OnnxRuntime {
     }
 }
 
+/// What a mutex guards, also after somebody panicked: what is behind ours stays whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The entry of `table` that is still in use, or a new one.
 fn known_or<K: Eq + Hash, V>(
     table: &Mutex<HashMap<K, Weak<V>>>,
     key: K,
     make: impl FnOnce() -> Result<V>,
 ) -> Result<Arc<V>> {
-    let lock = || table.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(known) = lock().get(&key).and_then(Weak::upgrade) {
+    if let Some(known) = lock(table).get(&key).and_then(Weak::upgrade) {
         return Ok(known);
     }
     let made = Arc::new(make()?);
-    let mut table = lock();
+    let mut table = lock(table);
     table.retain(|_, entry| entry.strong_count() > 0);
     // Somebody may have been quicker; whoever came first is shared.
     if let Some(known) = table.get(&key).and_then(Weak::upgrade) {

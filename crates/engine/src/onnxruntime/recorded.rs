@@ -2,8 +2,9 @@
 //!
 //! ONNX Runtime tells a GPU one kernel after the other. Where these are short, as in small batches, the GPU waits for
 //! being told. So a second session of the block is made, over the same weights, with a stream of its own, and what it puts
-//! into that stream is recorded, for the memory that a run reads and writes. The next run on the same memory plays the recording, in the stream that all work goes into. Other runs go the plain way, and are recorded
-//! for the next time. All of that is done on a thread beside; nobody waits for it.
+//! into that stream is recorded, for the memory that a run reads and writes. The next run on the same memory plays the
+//! recording, in the stream that all work goes into. Other runs go the plain way, and are recorded for the next time. All of
+//! that is done on a thread beside; nobody waits for it, and where it fails runs go the plain way.
 //!
 //! What is recorded is what the GPU did for these shapes, whatever is in the tensors. A block where more than that
 //! matters has to wait for the GPU or to copy from it, which a recording can't: those are never recorded. Nor are those that
@@ -11,15 +12,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tessera_core::{DType, Error, Event, Location, Result, Tensor, TensorMut};
 use tessera_cuda::{CudaEvent, DeviceBuffer, Gpu, Recording, SideStream};
 
 use super::bound::BoundSession;
-use super::engine_error;
 use super::scratch::{self, Scratch, Source};
 use super::value::OrtValue;
+use super::{engine_error, lock};
 
 /// Runs before the first is recorded: kernels are chosen in the first, memory is laid out in the next.
 const WARM_UP: usize = 3;
@@ -71,10 +72,15 @@ struct State {
 enum Stage {
     #[default]
     New,
-    /// For these shapes of inputs, outputs have those.
-    Ready(Shapes, Shapes),
+    Ready(Arc<Known>),
     /// It can't be recorded.
     Never,
+}
+
+/// For these shapes of inputs, outputs have those.
+struct Known {
+    taken: Shapes,
+    given: Shapes,
 }
 
 /// A session that is recorded.
@@ -125,31 +131,35 @@ impl Recorded {
         {
             return Ok(Run::Plain(outputs));
         }
-        let shapes = match &shared.state().stage {
+        let known = match &shared.state().stage {
             Stage::Never => return Ok(Run::Plain(outputs)),
             Stage::New => None,
-            Stage::Ready(taken, given) => Some((taken.clone(), given.clone())),
+            Stage::Ready(known) => Some(Arc::clone(known)),
         };
-        let Some((taken, given)) = shapes else {
-            shared.prepare(inputs)?;
+        let Some(known) = known else {
+            shared.prepare(inputs);
             return Ok(Run::Plain(outputs));
         };
-        if !inputs.iter().map(Tensor::shape).eq(&taken) {
+        if !inputs.iter().map(Tensor::shape).eq(&known.taken) {
             return Ok(Run::Plain(outputs));
         }
-        for ((output, dtype), shape) in outputs.iter_mut().zip(&shared.types.1).zip(&given) {
+        for ((output, dtype), shape) in outputs.iter_mut().zip(&shared.types.1).zip(&known.given) {
             match output {
                 Some(bound) if bound.shape() != shape => return Ok(Run::Plain(outputs)),
                 Some(_) => {}
-                None => *output = Some(shared.memory(*dtype, shape)?),
+                None => *output = shared.memory(*dtype, shape).ok(),
             }
+        }
+        if outputs.iter().any(Option::is_none) {
+            // There is no memory for them; the session may have some.
+            return Ok(Run::Plain(outputs));
         }
         let places = Places {
             inputs: inputs.iter().map(|input| input.address().unwrap_or(0)).collect(),
             outputs: outputs.iter().flatten().map(|o| o.address().as_ptr().addr()).collect(),
         };
         let Some(recording) = shared.state().find(&places) else {
-            shared.record(places, taken, given);
+            shared.record(places, known);
             return Ok(Run::Plain(outputs));
         };
         // SAFETY: the memory that it was recorded with is that of these tensors, which whoever uses it again does later
@@ -192,9 +202,9 @@ impl Shared {
     }
 
     /// Has a session be made that is recorded, and tried on a copy of these inputs.
-    fn prepare(self: &Arc<Self>, inputs: &[Tensor]) -> Result<()> {
+    fn prepare(self: &Arc<Self>, inputs: &[Tensor]) {
         if !self.begin() {
-            return Ok(());
+            return;
         }
         let copy = |input: &Tensor| {
             let mut copy = self.memory(input.dtype(), input.shape())?;
@@ -202,29 +212,32 @@ impl Shared {
             Ok(copy.freeze())
         };
         let copied = inputs.iter().map(copy).collect::<Result<Vec<Tensor>>>();
-        let copied = copied.and_then(|copies| Ok((copies, CudaEvent::record(&self.gpu)?)));
-        let (samples, written) = copied.inspect_err(|_| self.state().is_busy = false)?;
-        let shared = Arc::clone(self);
-        beside(move || {
-            let prepared = written.wait().and_then(|()| shared.try_on(&samples));
-            let mut state = shared.state();
-            state.is_busy = false;
-            state.stage = match prepared {
-                Ok(given) => {
-                    let taken = samples.iter().map(|input| input.shape().to_vec()).collect();
-                    Stage::Ready(taken, given)
-                }
-                Err(error) => {
-                    tracing::debug!(block = shared.label, %error, "runs are not recorded");
-                    Stage::Never
-                }
-            };
-        });
-        Ok(())
+        match copied.and_then(|copies| Ok((copies, CudaEvent::record(&self.gpu)?))) {
+            Ok((samples, written)) => {
+                let shared = Arc::clone(self);
+                beside(move || {
+                    shared.prepared(written.wait().and_then(|()| shared.try_on(&samples)));
+                });
+            }
+            // What runs is not to fail for that.
+            Err(error) => self.prepared(Err(error)),
+        }
     }
 
-    /// Makes the session and runs it on these inputs; the shapes of its outputs.
-    fn try_on(&self, samples: &[Tensor]) -> Result<Shapes> {
+    fn prepared(&self, known: Result<Known>) {
+        let mut state = self.state();
+        state.is_busy = false;
+        state.stage = match known {
+            Ok(known) => Stage::Ready(Arc::new(known)),
+            Err(error) => {
+                tracing::debug!(block = self.label, %error, "runs are not recorded");
+                Stage::Never
+            }
+        };
+    }
+
+    /// Makes the session and runs it on these inputs.
+    fn try_on(&self, samples: &[Tensor]) -> Result<Known> {
         let fail = |error: ort::Error| engine_error(&self.label, &error);
         let stream = SideStream::new(&self.gpu)?;
         let mut session = (self.make)(&stream)?;
@@ -258,24 +271,24 @@ impl Shared {
             inputs: samples.iter().map(|input| input.address().unwrap_or(0)).collect(),
             outputs: outputs.iter().map(|output| output.address().as_ptr().addr()).collect(),
         };
-        let taken: Shapes = samples.iter().map(|input| input.shape().to_vec()).collect();
-        recorder.record(self, &places, &taken, &shapes)?;
+        let taken = samples.iter().map(|input| input.shape().to_vec()).collect();
+        let known = Known { taken, given: shapes };
+        recorder.record(self, &places, &known)?;
         let bytes = lock(&recorder.scratch).bytes();
         tracing::debug!(block = self.label, bytes, "runs are recorded");
         *lock(&self.recorder) = Some(recorder);
-        Ok(shapes)
+        Ok(known)
     }
 
     /// Has a run on this memory be recorded.
-    fn record(self: &Arc<Self>, places: Places, taken: Shapes, given: Shapes) {
+    fn record(self: &Arc<Self>, places: Places, known: Arc<Known>) {
         if !self.begin() {
             return;
         }
         let shared = Arc::clone(self);
         beside(move || {
             let mut recorder = lock(&shared.recorder);
-            let made =
-                recorder.as_mut().map(|recorder| recorder.record(&shared, &places, &taken, &given));
+            let made = recorder.as_mut().map(|recorder| recorder.record(&shared, &places, &known));
             let mut state = shared.state();
             state.is_busy = false;
             state.made += 1;
@@ -304,13 +317,7 @@ impl Drop for Shared {
 }
 
 impl Recorder {
-    fn record(
-        &mut self,
-        shared: &Shared,
-        places: &Places,
-        taken: &[Vec<usize>],
-        given: &[Vec<usize>],
-    ) -> Result<Recording> {
+    fn record(&mut self, shared: &Shared, places: &Places, known: &Known) -> Result<Recording> {
         let fail = |error: ort::Error| engine_error(&shared.label, &error);
         let location = self.session.location();
         let over = |addresses: &[usize], types: &[DType], shapes: &[Vec<usize>]| {
@@ -321,8 +328,8 @@ impl Recorder {
             })
             .collect::<ort::Result<Vec<_>>>()
         };
-        let inputs = over(&places.inputs, &shared.types.0, taken).map_err(fail)?;
-        let outputs = over(&places.outputs, &shared.types.1, given).map_err(fail)?;
+        let inputs = over(&places.inputs, &shared.types.0, &known.taken).map_err(fail)?;
+        let outputs = over(&places.outputs, &shared.types.1, &known.given).map_err(fail)?;
         let bound: Vec<Option<OrtValue>> = outputs.into_iter().map(Some).collect();
         let session = &mut self.session;
         let source = Source::Scratch(Arc::clone(&self.scratch));
@@ -340,10 +347,6 @@ fn check_free(scratch: &Mutex<Scratch>) -> Result<()> {
         true => Ok(()),
         false => Err(Error::unsupported("a recording of what keeps memory between runs")),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has something be done on the one thread that records.

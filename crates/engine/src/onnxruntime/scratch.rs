@@ -9,10 +9,12 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tessera_core::{Error, Region, Result};
 use tessera_cuda::{DeviceBuffer, Gpu};
+
+use super::lock;
 
 /// What the driver aligns memory to, and kernels may rely on.
 const ALIGNMENT: usize = 256;
@@ -92,10 +94,6 @@ thread_local! {
 /// All that was given out, by its address.
 static GIVEN: Mutex<Option<HashMap<usize, Given>>> = Mutex::new(None);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Scratch {
     /// With nothing in it yet.
     pub(super) fn new(gpu: &Arc<Gpu>) -> Arc<Mutex<Self>> {
@@ -131,9 +129,11 @@ impl Scratch {
         let (index, offset) = match found.find_map(|found| found) {
             Some(found) => found,
             None => {
-                self.grow(len)?;
-                let last = self.pieces.len() - 1;
-                (last, self.pieces[last].free.take(len).unwrap_or(0))
+                let mut piece = self.another(len)?;
+                let offset = piece.free.take(len);
+                self.pieces.push(piece);
+                let missing = || Error::engine("a piece that is too small for what it is for");
+                (self.pieces.len() - 1, offset.ok_or_else(missing)?)
             }
         };
         self.used += 1;
@@ -142,7 +142,7 @@ impl Scratch {
     }
 
     /// Another piece, of so many bytes at least.
-    fn grow(&mut self, len: usize) -> Result<()> {
+    fn another(&self, len: usize) -> Result<Piece> {
         let (before, most) = (self.bytes(), self.gpu.total_bytes() / MOST_MEMORY);
         // Twice as much each time: there are few pieces, and the half of it is used at least.
         let size = len.max(before).max(SMALLEST_PIECE);
@@ -151,8 +151,7 @@ impl Scratch {
             return Err(Error::full(format!("recordings have {before} bytes of the GPU already")));
         }
         let buffer = DeviceBuffer::new(&self.gpu, size)?;
-        self.pieces.push(Piece { buffer, free: FreeParts::all(size) });
-        Ok(())
+        Ok(Piece { buffer, free: FreeParts::all(size) })
     }
 
     fn give_back(&mut self, piece: usize, offset: usize, len: usize) {

@@ -83,7 +83,8 @@ impl Setup {
         let one = tessera_graph::split(&model.graph, &model.types, &one, &model.exits)?;
         stored.put(ONE_BLOCK, &one)?;
         let engine = commands::engine(&arguments.engine)?;
-        let options = arguments.engine.options();
+        let mut options = arguments.engine.options();
+        options.cuda.recordings = !arguments.no_recordings;
         let batches = arguments.batches.clone();
         Ok(Self { model, partition, one, repository, engine, options, batches, meter, folder })
     }
@@ -122,12 +123,10 @@ impl Setup {
 
     /// The same, with runs that are recorded; `None` where there is nothing to record.
     pub(super) fn whole_recorded(&self) -> Result<Option<Whole>> {
-        match self.options.device {
-            Device::Cpu => Ok(None),
-            Device::Cuda(_) => {
-                load_recorded(&self.one, self.engine.as_ref(), &self.options).map(Some)
-            }
+        if self.options.device == Device::Cpu || !self.options.cuda.recordings {
+            return Ok(None);
         }
+        load_recorded(&self.one, self.engine.as_ref(), &self.options).map(Some)
     }
 
     /// The model in blocks, with requests put together to so many rows at most.
