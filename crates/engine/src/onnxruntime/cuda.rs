@@ -16,10 +16,10 @@ use tessera_core::{DType, Error, Location, Result, Tensor, TensorMut};
 use tessera_cuda::{Gpu, SideStream, to_device};
 
 use super::Builders;
+use super::allocator::{self, Source};
 use super::bound::{BoundSession, Ports};
 use super::prepare::Prepared;
 use super::recorded::{self, Recorded, Run};
-use super::scratch::{self, Source};
 use super::value::{OrtValue, check};
 use crate::program::{check_bound, check_run};
 use crate::{ConvolutionSearch, CudaOptions, LoadOptions, Session};
@@ -29,10 +29,8 @@ use crate::{ConvolutionSearch, CudaOptions, LoadOptions, Session};
 pub(super) enum Arena {
     /// An arena of its own.
     Own,
-    /// That of all sessions.
+    /// The allocator of all sessions.
     Shared,
-    /// From wherever the thread that runs it says.
-    Scratch,
 }
 
 /// Adds the CUDA provider to a session, on a stream of the GPU, which must stay for as long as the session does.
@@ -41,18 +39,14 @@ pub(super) fn provide(
     gpu: &Gpu,
     stream: *mut c_void,
     options: &CudaOptions,
-    arena: Arena,
 ) -> ort::Result<()> {
-    let mut settings = vec![
+    let settings = [
         (c"device_id", gpu.number().to_string()),
         (c"cudnn_conv_algo_search", search(options.convolution).to_owned()),
         (c"use_tf32", u8::from(options.tf32).to_string()),
         (c"do_copy_in_default_stream", "1".to_owned()),
         (c"arena_extend_strategy", "kSameAsRequested".to_owned()),
     ];
-    if arena == Arena::Scratch {
-        settings.extend(scratch::settings());
-    }
     let values = settings.iter().map(|(_, value)| CString::new(value.as_str()));
     let values =
         values.collect::<Result<Vec<_>, _>>().map_err(|_| ort::Error::new("a zero byte"))?;
@@ -139,22 +133,23 @@ pub(super) struct GpuSessions {
     pub(super) gpu: Arc<Gpu>,
     pub(super) on_gpu: Arc<OnGpu>,
     pub(super) ports: Arc<Ports>,
+    pub(super) arena: Arena,
 }
 
 impl GpuSessions {
     /// One that puts its work into this stream.
-    fn make(&self, stream: *mut c_void, arena: Arena) -> Result<BoundSession> {
+    fn make(&self, stream: *mut c_void) -> Result<BoundSession> {
         let label = &self.ports.label;
         let fail = |error: ort::Error| super::engine_error(label, &error);
         let builder = || -> Result<SessionBuilder> {
             let mut builder = self.builders.builder(&self.options)?;
-            provide(&mut builder, &self.gpu, stream, &self.options.cuda, arena)
+            provide(&mut builder, &self.gpu, stream, &self.options.cuda)
                 .map_err(|error| super::no_cuda(&error))?;
             let builder = builder.with_optimization_level(GraphOptimizationLevel::Disable);
             let builder = builder.map_err(|error| fail(error.into()))?;
-            match arena {
+            match self.arena {
                 Arena::Shared => builder.with_env_allocators().map_err(|error| fail(error.into())),
-                Arena::Own | Arena::Scratch => Ok(builder),
+                Arena::Own => Ok(builder),
             }
         };
         let (session, values) = self.on_gpu.session(builder, label)?;
@@ -167,8 +162,11 @@ impl GpuSessions {
         if let Some(error) = recorded::why_not(&self.on_gpu.prepared.operators()) {
             return Err(error);
         }
+        if self.arena == Arena::Own {
+            return Err(Error::unsupported("a recording in memory that the session keeps"));
+        }
         let kept = Source::Kept(Arc::clone(&self.gpu));
-        let made = scratch::with(kept, || self.make(stream.pointer(), Arena::Scratch))?;
+        let made = allocator::with(kept, || self.make(stream.pointer()))?;
         match made.is_on_gpu() {
             true => Ok(made),
             false => Err(Error::unsupported("a recording of a block that runs on the CPU in part")),
@@ -187,9 +185,9 @@ pub(super) struct CudaBlock {
 }
 
 impl CudaBlock {
-    pub(super) fn of_block(sessions: GpuSessions, arena: Arena) -> Result<Self> {
+    pub(super) fn of_block(sessions: GpuSessions) -> Result<Self> {
         let (gpu, ports) = (Arc::clone(&sessions.gpu), Arc::clone(&sessions.ports));
-        let session = sessions.make(gpu.stream(), arena)?;
+        let session = sessions.make(gpu.stream())?;
         let sessions = Some(Arc::new(sessions));
         Ok(Self { session, gpu, ports, sessions, recorded: None })
     }

@@ -7,6 +7,7 @@
 //! shares that session, or with another number of threads its packed weights: a block costs its weights once, and a run is as fast as if the model had
 //! been loaded the plain way (measured on ResNet-50; output identical to the bit).
 
+mod allocator;
 mod bound;
 mod copies;
 mod cuda;
@@ -156,13 +157,28 @@ impl OnnxRuntime {
         }
     }
 
-    /// Whether all sessions on a GPU have one arena. Where the library can't do that, each has its own.
-    fn shares_arena(&self, number: u32) -> bool {
+    /// Where sessions on a GPU have their memory from: all from one allocator. Where the library can't do that, each has its
+    /// own arena.
+    fn arena(&self, gpu: &Gpu) -> Arena {
         // As the environment, it is the same for the whole process.
-        static ARENAS: Mutex<BTreeMap<u32, bool>> = Mutex::new(BTreeMap::new());
+        static ARENAS: Mutex<BTreeMap<u32, Arena>> = Mutex::new(BTreeMap::new());
         let mut arenas = lock(&ARENAS);
-        let made = || value::share_arena_of_gpu(&self.builders.environment, number).is_ok();
-        *arenas.entry(number).or_insert_with(made)
+        let register = || -> Result<()> {
+            let fail = |error: ort::Error| Error::engine(format!("ONNX Runtime: {error}"));
+            let mut builder = self.builders.builder(&LoadOptions::default())?;
+            let options = CudaOptions::default();
+            cuda::provide(&mut builder, gpu, gpu.stream(), &options).map_err(fail)?;
+            let session = builder.commit_from_memory(&allocator::smallest_model()).map_err(fail)?;
+            allocator::register(&self.builders.environment, &session, gpu.number()).map_err(fail)
+        };
+        let made = || match register() {
+            Ok(()) => Arena::Shared,
+            Err(error) => {
+                tracing::debug!(%error, "sessions on a GPU have an arena each");
+                Arena::Own
+            }
+        };
+        *arenas.entry(gpu.number()).or_insert_with(made)
     }
 
     /// Loads a block onto a GPU. Its weights are there once; every load is a session of its own, as one must not
@@ -175,10 +191,10 @@ impl OnnxRuntime {
     ) -> Result<Box<dyn Session>> {
         let gpu = Gpu::open(number)?;
         let label = program.label();
-        let shares = self.shares_arena(number);
+        let arena = self.arena(&gpu);
         let builder = || -> Result<SessionBuilder> {
             let mut builder = self.builders.builder(options)?;
-            cuda::provide(&mut builder, &gpu, gpu.stream(), &options.cuda, Arena::Own)
+            cuda::provide(&mut builder, &gpu, gpu.stream(), &options.cuda)
                 .map_err(|error| no_cuda(&error))?;
             Ok(builder)
         };
@@ -200,11 +216,9 @@ impl OnnxRuntime {
             gpu,
             on_gpu,
             ports: Arc::new(bound::Ports::new(label, inputs, outputs)?),
+            arena,
         };
-        Ok(Box::new(cuda::CudaBlock::of_block(
-            sessions,
-            if shares { Arena::Shared } else { Arena::Own },
-        )?))
+        Ok(Box::new(cuda::CudaBlock::of_block(sessions)?))
     }
 }
 
@@ -266,7 +280,7 @@ impl Engine for OnnxRuntime {
         };
         let mut builder = self.builders.builder(options)?;
         if let Some(gpu) = &gpu {
-            cuda::provide(&mut builder, gpu, gpu.stream(), &options.cuda, Arena::Own)
+            cuda::provide(&mut builder, gpu, gpu.stream(), &options.cuda)
                 .map_err(|error| no_cuda(&error))?;
         }
         let session = builder.commit_from_file(file).map_err(fail)?;

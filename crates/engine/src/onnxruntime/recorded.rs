@@ -17,8 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use tessera_core::{DType, Error, Event, Location, Result, Tensor, TensorMut};
 use tessera_cuda::{CudaEvent, DeviceBuffer, Gpu, Recording, SideStream};
 
+use super::allocator::{self, Source};
 use super::bound::BoundSession;
-use super::scratch::{self, Scratch, Source};
+use super::scratch::Scratch;
 use super::value::OrtValue;
 use super::{engine_error, lock};
 
@@ -255,13 +256,14 @@ impl Shared {
             Ok(tensors.iter().map(|tensor| tensor.shape().to_vec()).collect())
         };
         // Not that of recordings, which may be played at the same time.
-        let scratch = Scratch::new(&self.gpu);
-        let shapes = scratch::with(Source::Scratch(Arc::clone(&scratch)), &mut warm_up);
+        let scratch = Scratch::new(&self.gpu)?;
+        let shapes = allocator::with(Source::Scratch(Arc::clone(&scratch)), &mut warm_up);
         // The inputs are given back by the order of another stream, and so is this memory.
         stream.synchronise()?;
         let shapes = shapes?;
         check_free(&scratch)?;
-        let scratch = Scratch::shared(&self.gpu);
+        drop(scratch);
+        let scratch = Scratch::shared(&self.gpu)?;
         let mut recorder = Recorder { session, stream, scratch };
         // For nothing but to see that it can be: in memory of its own.
         let outputs =
@@ -274,7 +276,7 @@ impl Shared {
         let taken = samples.iter().map(|input| input.shape().to_vec()).collect();
         let known = Known { taken, given: shapes };
         recorder.record(self, &places, &known)?;
-        let bytes = lock(&recorder.scratch).bytes();
+        let bytes = lock(&recorder.scratch).byte_len();
         tracing::debug!(block = self.label, bytes, "runs are recorded");
         *lock(&self.recorder) = Some(recorder);
         Ok(known)
@@ -333,7 +335,7 @@ impl Recorder {
         let bound: Vec<Option<OrtValue>> = outputs.into_iter().map(Some).collect();
         let session = &mut self.session;
         let source = Source::Scratch(Arc::clone(&self.scratch));
-        let recording = scratch::with(source, || {
+        let recording = allocator::with(source, || {
             self.stream.record(|| session.run(&inputs, &bound).map(drop).map_err(fail))
         })?;
         check_free(&self.scratch)?;

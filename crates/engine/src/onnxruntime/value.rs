@@ -289,38 +289,6 @@ pub(super) fn share_arena(environment: &ort::environment::Environment) -> ort::R
     registered
 }
 
-/// Makes one arena for the activations of all sessions on a GPU: all of them use one stream, so that what one is done
-/// with the next can use.
-pub(super) fn share_arena_of_gpu(
-    environment: &ort::environment::Environment,
-    number: u32,
-) -> ort::Result<()> {
-    let info = MemoryInfo::cuda(number)?;
-    let (keys, values) = ([c"arena_extend_strategy".as_ptr()], [1usize]);
-    let mut configuration = ptr::null_mut();
-    // SAFETY: there is one value for the one key, and both live until the call returns.
-    check(unsafe {
-        (ort::api().CreateArenaCfgV2)(keys.as_ptr(), values.as_ptr(), 1, &mut configuration)
-    })?;
-    let text = std::ffi::CString::new(number.to_string()).map_err(|_| ort::Error::new("a zero"))?;
-    let (keys, values) = ([c"device_id".as_ptr()], [text.as_ptr()]);
-    // SAFETY: environment, description and configuration are valid, and strings end in a zero byte; all are copied.
-    let registered = check(unsafe {
-        (ort::api().CreateAndRegisterAllocatorV2)(
-            environment.ptr().cast_mut(),
-            c"CUDAExecutionProvider".as_ptr(),
-            info.as_ptr(),
-            configuration,
-            keys.as_ptr(),
-            values.as_ptr(),
-            1,
-        )
-    });
-    // SAFETY: made above, and nobody else has it.
-    unsafe { (ort::api().ReleaseArenaCfg)(configuration) };
-    registered
-}
-
 /// A description of where memory is.
 pub(super) struct MemoryInfo(NonNull<ort_sys::OrtMemoryInfo>);
 

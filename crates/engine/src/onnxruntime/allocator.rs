@@ -1,0 +1,194 @@
+//! Who gives sessions on a GPU their memory.
+//!
+//! A process has one for each GPU, which all its sessions ask. What runs has its memory from one arena, ONNX Runtime's own:
+//! all work goes into one stream, so that what one is done with the next can use at once. What is recorded has its memory
+//! from scratch ([`Scratch`]), at addresses that stay its own. Who asks is known by the thread.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex};
+
+use ort::AsPointer;
+use ort::session::Session as OrtSession;
+use ort_sys::OrtAllocator;
+use prost::Message;
+use tessera_core::{DType, Error, Region, Result};
+use tessera_cuda::{DeviceBuffer, Gpu};
+use tessera_graph::builder::GraphBuilder;
+
+use super::lock;
+use super::scratch::{Part, Scratch};
+use super::value::{MemoryInfo, check};
+
+/// More than any GPU has.
+const TOO_MUCH: usize = 1 << 60;
+
+/// Where a thread's memory comes from, where it is not the arena.
+#[derive(Clone)]
+pub(super) enum Source {
+    /// For as long as the session is there.
+    Kept(Arc<Gpu>),
+    /// For a run.
+    Scratch(Arc<Mutex<Scratch>>),
+}
+
+thread_local! {
+    /// Where the memory of this thread comes from; `None` for the arena.
+    static SOURCE: RefCell<Option<Source>> = const { RefCell::new(None) };
+}
+
+/// Does something whose memory comes from here.
+pub(super) fn with<T>(source: Source, work: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Source>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            let before = self.0.take();
+            SOURCE.with_borrow_mut(|source| *source = before);
+        }
+    }
+    let _restore = Restore(SOURCE.with_borrow_mut(|here| here.replace(source)));
+    work()
+}
+
+/// Memory that did not come from the arena.
+enum Given {
+    Kept { _buffer: DeviceBuffer },
+    Scratch(Arc<Mutex<Scratch>>, Part),
+}
+
+/// What ONNX Runtime asks.
+#[repr(C)]
+struct Allocator {
+    // First: ONNX Runtime has the address of this one.
+    functions: OrtAllocator,
+    info: MemoryInfo,
+    arena: NonNull<OrtAllocator>,
+    /// What did not come from the arena, by its address.
+    given: Mutex<HashMap<usize, Given>>,
+}
+
+/// Gives memory out. May be left by an exception of ONNX Runtime's, on its way to where it is made an error.
+type Allocate = unsafe extern "C-unwind" fn(*mut OrtAllocator, usize) -> *mut c_void;
+/// The same as it is declared, which does not know of exceptions.
+type Declared = unsafe extern "system" fn(*mut OrtAllocator, usize) -> *mut c_void;
+
+/// Has sessions that use the environment's allocators ask us, from now on and until the process ends.
+///
+/// `session` is one on that GPU that uses none of the environment's: its arena becomes that of all.
+pub(super) fn register(
+    environment: &ort::environment::Environment,
+    session: &OrtSession,
+    gpu: u32,
+) -> ort::Result<()> {
+    let info = MemoryInfo::cuda(gpu)?;
+    let mut arena = ptr::null_mut();
+    // SAFETY: session and description are valid. What is made shares the arena with the session, and stays.
+    check(unsafe { (ort::api().CreateAllocator)(session.ptr(), info.as_ptr(), &raw mut arena) })?;
+    let arena = NonNull::new(arena).ok_or_else(|| ort::Error::new("no arena"))?;
+    // SAFETY: the two differ in exceptions alone, which whoever calls it, in C++, expects.
+    let allocate = unsafe { std::mem::transmute::<Allocate, Declared>(allocate) };
+    // SAFETY: all that must be there is given.
+    let nothing = unsafe { OrtAllocator::default() };
+    let functions =
+        OrtAllocator { Alloc: Some(allocate), Free: Some(free), Info: Some(describe), ..nothing };
+    let made = Box::new(Allocator { functions, info, arena, given: Mutex::default() });
+    // Sessions may ask until the process ends.
+    let made = Box::leak(made);
+    // SAFETY: the environment is valid, and what is registered stays.
+    check(unsafe {
+        (ort::api().RegisterAllocator)(environment.ptr().cast_mut(), (&raw mut *made).cast())
+    })
+}
+
+/// The smallest of models, as a file: something to make a session of.
+pub(super) fn smallest_model() -> Vec<u8> {
+    let mut graph = GraphBuilder::new("smallest");
+    let input = graph.input("x", DType::F32, [1]);
+    let output = graph.node("Relu", &[&input], []);
+    graph.output_typed(&output, DType::F32, [1]);
+    graph.build().encode_to_vec()
+}
+
+unsafe extern "C-unwind" fn allocate(this: *mut OrtAllocator, len: usize) -> *mut c_void {
+    // SAFETY: ONNX Runtime calls with what was registered, which is never changed.
+    let this = unsafe { &*this.cast_const().cast::<Allocator>() };
+    let Some(source) = SOURCE.with_borrow(Clone::clone) else { return this.in_arena(len) };
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| this.take(source, len))) {
+        Ok(Ok(address)) => ptr::with_exposed_provenance_mut(address),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, len, "no memory to record with");
+            this.refuse()
+        }
+        Err(_) => this.refuse(),
+    }
+}
+
+unsafe extern "system" fn free(this: *mut OrtAllocator, pointer: *mut c_void) {
+    // SAFETY: as above.
+    let this = unsafe { &*this.cast_const().cast::<Allocator>() };
+    // First out of the table, which nobody may have to wait for.
+    let given = lock(&this.given).remove(&pointer.addr());
+    match given {
+        Some(Given::Scratch(from, part)) => lock(&from).give_back(part),
+        Some(Given::Kept { .. }) => {}
+        None => this.to_arena(pointer),
+    }
+}
+
+unsafe extern "system" fn describe(this: *const OrtAllocator) -> *const ort_sys::OrtMemoryInfo {
+    // SAFETY: as above.
+    unsafe { &*this.cast::<Allocator>() }.info.as_ptr()
+}
+
+impl Allocator {
+    fn take(&self, source: Source, len: usize) -> Result<usize> {
+        let (address, given) = match source {
+            Source::Kept(gpu) => {
+                let buffer = DeviceBuffer::new(&gpu, len)?;
+                (buffer.address().as_ptr().expose_provenance(), Given::Kept { _buffer: buffer })
+            }
+            Source::Scratch(from) => {
+                let part = lock(&from).take(len)?;
+                (part.address, Given::Scratch(from, part))
+            }
+        };
+        let before = lock(&self.given).insert(address, given);
+        match before {
+            None => Ok(address),
+            Some(_) => Err(Error::engine("memory that was given out twice")),
+        }
+    }
+
+    fn in_arena(&self, len: usize) -> *mut c_void {
+        let arena = self.arena.as_ptr();
+        // SAFETY: the arena stays until the process ends. The function is C++, and may throw.
+        unsafe {
+            match (*arena).Alloc {
+                Some(function) => std::mem::transmute::<Declared, Allocate>(function)(arena, len),
+                None => ptr::null_mut(),
+            }
+        }
+    }
+
+    fn to_arena(&self, pointer: *mut c_void) {
+        let arena = self.arena.as_ptr();
+        // SAFETY: the arena stays until the process ends, and what is freed came from it.
+        unsafe {
+            if let Some(function) = (*arena).Free {
+                function(arena, pointer);
+            }
+        }
+    }
+
+    /// Has the run fail. ONNX Runtime does not look at whether it got memory: whoever has none throws. So its own arena is
+    /// asked for more than there can be.
+    fn refuse(&self) -> *mut c_void {
+        let found = self.in_arena(TOO_MUCH);
+        if !found.is_null() {
+            self.to_arena(found);
+        }
+        ptr::null_mut()
+    }
+}
