@@ -22,6 +22,7 @@ mod recording;
 mod registered;
 mod shared;
 mod span;
+mod uncertainty;
 
 pub use copies::{Copies, copies};
 pub use device::{GpuInfo, Peer, devices, pci};
@@ -35,3 +36,4 @@ pub use recording::{Recording, SideStream};
 pub use registered::Registered;
 pub use shared::{HANDLE, SharedMemory};
 pub use span::{OpenSpan, Span};
+pub use uncertainty::uncertainty;

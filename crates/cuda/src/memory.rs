@@ -284,7 +284,7 @@ pub fn to_host(tensor: &Tensor) -> Result<Tensor> {
     }
     let event = Arc::new(CudaEvent::record(&gpu)?);
     // Pinned memory is used again by whoever asks next: it must not be given back while it is written.
-    let guarded = Guarded { buffer, event: Arc::clone(&event) };
+    let guarded = Guarded::new(buffer, Arc::clone(&event));
     Ok(TensorMut::over(tensor.dtype(), tensor.shape(), Box::new(guarded))?.freeze_after(event))
 }
 
@@ -414,9 +414,16 @@ fn over(dtype: DType, shape: &[usize], buffer: DeviceBuffer) -> Result<TensorMut
 }
 
 /// Pinned memory that a copy is on its way to.
-struct Guarded {
+pub(crate) struct Guarded {
     buffer: PinnedBuffer,
     event: Arc<CudaEvent>,
+}
+
+impl Guarded {
+    /// Written when the event has happened.
+    pub(crate) fn new(buffer: PinnedBuffer, event: Arc<CudaEvent>) -> Self {
+        Self { buffer, event }
+    }
 }
 
 impl Drop for Guarded {

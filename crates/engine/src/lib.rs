@@ -23,7 +23,7 @@ pub use program::{Program, ProgramWeight};
 pub use rten_engine::Rten;
 pub use tessera_cuda::{
     Copies, OpenSpan, Pinned, Span, copies, copy as copy_on_device, copy_across,
-    join as join_on_device, to_host,
+    join as join_on_device, to_host, uncertainty,
 };
 
 /// How a block is loaded.

@@ -63,7 +63,8 @@ pub fn normalised_entropy(scores: &[f64], kind: ScoreKind) -> f64 {
         .sum();
     // Garbage in (NaN, nothing positive) is as uncertain as can be: the exit is not taken.
     let normalised = entropy / (scores.len() as f64).ln();
-    if normalised.is_finite() && sum > 0.0 { normalised.clamp(0.0, 1.0) } else { 1.0 }
+    let is_known = normalised.is_finite() && sum.is_finite() && sum > 0.0;
+    if is_known { normalised.clamp(0.0, 1.0) } else { 1.0 }
 }
 
 /// The branch of one exit.
@@ -181,6 +182,8 @@ mod tests {
         for scores in [[f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::NEG_INFINITY; 2]] {
             assert_eq!(normalised_entropy(&scores, ScoreKind::Logits), 1.0);
         }
-        assert_eq!(normalised_entropy(&[0.0, 0.0], ScoreKind::Probabilities), 1.0);
+        for scores in [[0.0, 0.0], [f64::INFINITY, 1.0]] {
+            assert_eq!(normalised_entropy(&scores, ScoreKind::Probabilities), 1.0);
+        }
     }
 }

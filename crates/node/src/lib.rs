@@ -20,6 +20,7 @@ mod reach;
 mod run;
 mod slot;
 mod source;
+mod uncertainty;
 mod unit;
 mod worker;
 

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use tessera_core::{DType, Error, Result, Tensor, TensorMut};
 use tessera_engine::to_host;
-use tessera_graph::{Exit, Source, check_inputs, normalised_entropy};
+use tessera_graph::{Source, check_inputs};
 
 use crate::LoadedModel;
+use crate::uncertainty::{by_row, highest};
 
 /// What to do with exits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,7 +107,9 @@ impl LoadedModel {
                     Error::engine(format!("exit \"{}\" gave no scores", exit.output))
                 })?;
                 let scores = to_host(&scores)?.settled()?;
-                let entropy = highest_entropy(exit, &scores)?;
+                let entropies = by_row(&scores, exit.scores);
+                let what = || format!("exit \"{}\"", exit.output);
+                let entropy = highest(&entropies.map_err(|error| error.within(what()))?);
                 if options == RunOptions::TakeExits && entropy <= f64::from(exit.threshold) {
                     let taken = ExitTaken {
                         output: exit.output.clone(),
@@ -155,14 +158,4 @@ fn take(
             if *left == 0 { slot.take() } else { slot.clone() }.ok_or_else(missing)
         }
     }
-}
-
-/// The normalised entropy of the least certain sample of a batch.
-fn highest_entropy(exit: &Exit, scores: &Tensor) -> Result<f64> {
-    let values = scores.to_f64().ok_or_else(|| {
-        Error::unsupported(format!("exit \"{}\" has scores of {}", exit.output, scores.dtype()))
-    })?;
-    let classes = scores.shape().last().copied().unwrap_or(1).max(1);
-    let entropies = values.chunks(classes).map(|sample| normalised_entropy(sample, exit.scores));
-    Ok(entropies.fold(0.0, f64::max))
 }

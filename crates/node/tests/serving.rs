@@ -13,7 +13,8 @@ use tessera_engine::{Engine, LoadOptions, OnnxRuntime, Program, Rten, find_libra
 use tessera_graph::builder::{GraphBuilder, int};
 use tessera_graph::onnx::{self, ModelProto};
 use tessera_graph::{
-    BlockGraph, BlockNode, NoExternalData, Partition, ScoreKind, Source, Split, infer, split,
+    BlockGraph, BlockNode, NoExternalData, Partition, ScoreKind, Source, Split, infer,
+    normalised_entropy, split,
 };
 use tessera_node::{
     Cores, HostMemory, LoadedUnit, Loader, MachineCores, ProgramSource, RunOptions, Worker,
@@ -441,6 +442,43 @@ fn a_worker_lets_leave_who_is_certain_enough_and_tells_the_scores_of_the_others(
     assert_eq!(outcome, Outcome::Done);
     let x: Vec<f64> = numbers(WIDTH, 1).into_iter().map(f64::from).collect();
     assert_eq!(kept[0].to_f64().unwrap(), x);
+}
+
+#[test]
+fn some_of_a_batch_leave_and_others_go_on() {
+    let batching = Batching { max_rows: 8, max_wait: Duration::ZERO };
+    let mut bench = Bench::new(Some(batching));
+    let exit =
+        |threshold| ExitLeg { number: 0, threshold, scores: ScoreKind::Logits, standby: true };
+    // How uncertain each is alone: all of them have the same first row.
+    let alone = [(1, 1), (2, 3)].map(|(number, rows)| {
+        bench.ask(number, rows, PATIENCE, Some(exit(0.0)));
+        let (_, outcome, scores, _) = bench.answer();
+        assert_eq!(outcome, Outcome::Standby(0));
+        assert_eq!(bench.answer().1, Outcome::Done);
+        let scores = scores[0].to_f64().unwrap();
+        let rows = scores.chunks(WIDTH).map(|row| normalised_entropy(row, ScoreKind::Logits));
+        rows.fold(0.0, f64::max)
+    });
+    assert!(alone[0] < alone[1], "{alone:?}");
+    let between = ((alone[0] + alone[1]) / 2.0) as f32;
+    let held = bench.cores.take(0).unwrap();
+    for (number, rows) in [(3, 3), (4, 1), (5, 3)] {
+        bench.ask(number, rows, PATIENCE, Some(exit(between)));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    drop(held);
+    let mut found: Vec<(u128, Outcome)> = Vec::new();
+    for _ in 0..5 {
+        let (number, outcome, _, batch) = bench.answer();
+        assert!(batch.is_none_or(|batch| batch == 7), "a batch of {batch:?} rows");
+        found.push((number, outcome));
+    }
+    found.sort_by_key(|(number, _)| *number);
+    let (standby, done) = (Outcome::Standby(0), Outcome::Done);
+    let expected =
+        [(3, standby.clone()), (3, done.clone()), (4, Outcome::Exit(0)), (5, standby), (5, done)];
+    assert_eq!(found, expected);
 }
 
 #[test]

@@ -51,6 +51,8 @@ pub(super) struct Item {
     pub(super) log: Log,
     pub(super) inputs: Vec<Tensor>,
     pub(super) rows: Option<usize>,
+    /// How uncertain its least certain row is, where it was run at an exit.
+    pub(super) uncertainty: Option<f64>,
 }
 
 impl Shared {
@@ -101,7 +103,7 @@ impl Shared {
             return None;
         };
         let rows = batch::rows(&inputs);
-        Some(Item { message, leg, log, inputs, rows })
+        Some(Item { message, leg, log, inputs, rows, uncertainty: None })
     }
 
     /// Drops a request whose deadline has passed, or that nobody waits for any more.

@@ -7,6 +7,7 @@
 
 mod ahead;
 mod door;
+mod exit;
 mod local;
 mod onward;
 mod process;

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use tessera_core::{Device, Error, ErrorKind, Location, Result, Tensor};
-use tessera_engine::to_host;
-use tessera_graph::{ScoreKind, normalised_entropy};
-use tessera_plan::{ExitLeg, Leg, Log, Outcome, Record};
+use tessera_plan::{Leg, Log, Outcome, Record};
 use tessera_tensormq::{Deadline, Message, Wait};
 
 use super::Shared;
 use super::door::Item;
+use super::exit;
 use crate::reach::on_host;
 
 /// A request on its way to its next block.
@@ -51,19 +50,11 @@ impl Shared {
 
     /// The message to a request's next leg; one that has none, or that can't go on, goes home.
     pub(super) fn pack(&self, item: Item, outputs: Vec<Tensor>, time: Time) -> Option<Packed> {
-        let Item { mut message, leg, mut log, inputs, .. } = item;
+        let Item { mut message, leg, mut log, inputs, uncertainty, .. } = item;
         drop(inputs);
         let mut tensors = message.take_tensors();
         if let Some(exit) = &leg.exit {
-            let leaves = match confident(exit, &outputs) {
-                Ok(leaves) => leaves,
-                Err(error) => {
-                    let outcome = Outcome::Failed(error.to_string());
-                    self.home(&message, &log, &outcome, Vec::new());
-                    return None;
-                }
-            };
-            if leaves {
+            if exit::leaves(exit, uncertainty) {
                 self.record(&mut log, time);
                 self.home(&message, &log, &Outcome::Exit(exit.number), outputs);
                 return None;
@@ -205,18 +196,4 @@ fn until(message: &Message) -> Wait {
     const GRACE: Duration = Duration::from_secs(1);
     let left = message.deadline().map_or(Duration::from_secs(30), Deadline::remaining);
     Wait::at_most(left + GRACE)
-}
-
-/// Whether every row of a request is certain enough to leave.
-fn confident(exit: &ExitLeg, outputs: &[Tensor]) -> Result<bool> {
-    let scores = outputs.first().ok_or_else(|| Error::engine("an exit gave no scores"))?;
-    let scores = to_host(scores)?.settled()?;
-    let values = scores
-        .to_f64()
-        .ok_or_else(|| Error::unsupported(format!("an exit has scores of {}", scores.dtype())))?;
-    let classes = scores.shape().last().copied().unwrap_or(1).max(1);
-    let kind: ScoreKind = exit.scores;
-    let highest =
-        values.chunks(classes).map(|row| normalised_entropy(row, kind)).fold(0.0, f64::max);
-    Ok(highest <= f64::from(exit.threshold))
 }

@@ -1,0 +1,87 @@
+//! How uncertain scores are, found where they are: a number for each row comes to the host, and not the scores.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_void};
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::{result, sys};
+use tessera_core::{DType, Error, Location, Region, Result, Tensor, TensorMut};
+
+use crate::copies::TO_HOST;
+use crate::driver::check;
+use crate::memory::Guarded;
+use crate::{CudaEvent, Gpu, PinnedBuffer};
+
+/// The kernel, in the driver's own language: nothing of CUDA is needed to build this.
+const KERNEL: &str = include_str!("uncertainty.ptx");
+
+/// The normalised entropy of each row of scores, the last dimension being classes: 0 for certain, 1 for no idea.
+///
+/// The tensor is on the host; it says what must have happened before it may be read. `None` where the kernel is not for such
+/// scores.
+pub fn uncertainty(scores: &Tensor, are_probabilities: bool) -> Result<Option<Tensor>> {
+    let Location::Cuda(number) = scores.location() else { return Ok(None) };
+    let classes = scores.shape().last().copied().unwrap_or(1);
+    let rows = scores.shape().iter().rev().skip(1).product::<usize>();
+    let (Ok(width), Ok(height)) = (u32::try_from(classes), u32::try_from(rows)) else {
+        return Ok(None);
+    };
+    // The driver starts no more rows at once than that.
+    if scores.dtype() != DType::F32 || classes < 2 || rows == 0 || height > i32::MAX as u32 {
+        return Ok(None);
+    }
+    let gpu = Gpu::open(number)?;
+    // As in `to_host`, and not by holding the stream.
+    let scores = scores.clone().settled()?;
+    let function = function(&gpu)?;
+    let buffer = PinnedBuffer::new(&gpu, rows * size_of::<f32>())?;
+    let mut from = scores.address().unwrap_or(0) as sys::CUdeviceptr;
+    // Pinned memory has the same address for both.
+    let mut to = buffer.address().as_ptr().addr() as sys::CUdeviceptr;
+    let (mut width, mut kind) = (width, u32::from(are_probabilities));
+    let mut scale = 1.0 / (classes as f32).ln();
+    let mut arguments: [*mut c_void; 5] = [
+        (&raw mut from).cast(),
+        (&raw mut to).cast(),
+        (&raw mut width).cast(),
+        (&raw mut kind).cast(),
+        (&raw mut scale).cast(),
+    ];
+    // SAFETY: the arguments are those of the kernel, and are read before this returns. There are as many scores as it
+    // reads, and there is room for what it writes. Both stay: the scores as whoever uses their memory again does so later
+    // in the stream, what is written as below.
+    let started = unsafe {
+        let (grid, block) = ((height, 1, 1), (32, 1, 1));
+        result::launch_kernel(function, grid, block, 0, gpu.raw_stream(), &mut arguments)
+    };
+    check("finding how uncertain scores are", started)?;
+    TO_HOST.add(rows * size_of::<f32>());
+    let event = Arc::new(CudaEvent::record(&gpu)?);
+    let guarded = Guarded::new(buffer, Arc::clone(&event));
+    Ok(Some(TensorMut::over(DType::F32, &[rows], Box::new(guarded))?.freeze_after(event)))
+}
+
+/// The kernel on a GPU, made into its own code once.
+fn function(gpu: &Gpu) -> Result<sys::CUfunction> {
+    /// As numbers, which stay valid until the process ends.
+    static MADE: Mutex<BTreeMap<u32, Result<usize, String>>> = Mutex::new(BTreeMap::new());
+    gpu.enter()?;
+    let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let found = made.entry(gpu.number()).or_insert_with(|| {
+        let make = || -> Result<usize> {
+            let text = CString::new(KERNEL).map_err(|_| Error::engine("a kernel's text"))?;
+            let name = c"uncertainty".to_owned();
+            // SAFETY: the text ends in a zero byte. The module is never unloaded.
+            let module = unsafe { result::module::load_data(text.as_ptr().cast()) };
+            let module = check("a kernel", module)?;
+            // SAFETY: the module was just loaded.
+            let function = unsafe { result::module::get_function(module, name) };
+            Ok(check("a kernel", function)?.expose_provenance())
+        };
+        make().map_err(|error| error.to_string())
+    });
+    match found {
+        Ok(address) => Ok(std::ptr::with_exposed_provenance_mut(*address)),
+        Err(error) => Err(Error::unsupported(error.clone())),
+    }
+}
