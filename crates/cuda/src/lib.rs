@@ -30,7 +30,9 @@ pub use driver::{driver_version, is_there};
 pub use event::CudaEvent;
 pub use gpu::Gpu;
 pub use growing::GrowingBuffer;
-pub use memory::{DeviceBuffer, Pinned, PinnedBuffer, copy, copy_across, join, to_device, to_host};
+pub use memory::{
+    DeviceBuffer, Pinned, PinnedBuffer, bring, copy, copy_across, join, to_device, to_host,
+};
 pub use monitor::{GpuProcess, GpuReading, Monitor};
 pub use recording::{Recording, SideStream};
 pub use registered::Registered;

@@ -288,6 +288,39 @@ pub fn to_host(tensor: &Tensor) -> Result<Tensor> {
     Ok(TensorMut::over(tensor.dtype(), tensor.shape(), Box::new(guarded))?.freeze_after(event))
 }
 
+/// Copies tensors of GPUs to memory of the host, and waits until all of it is there.
+pub fn bring(tensors: Vec<(Tensor, TensorMut)>) -> Result<Vec<Tensor>> {
+    let mut gpus: BTreeMap<u32, Arc<Gpu>> = BTreeMap::new();
+    let mut begin = |from: &Tensor, to: &mut TensorMut| -> Result<()> {
+        let Location::Cuda(number) = from.location() else {
+            return Err(Error::usage("a copy from a GPU of what is not there"));
+        };
+        let from = from.clone().settled()?;
+        let bytes = to.bytes_mut().filter(|bytes| bytes.len() == from.byte_len());
+        let bytes = bytes.ok_or_else(|| Error::usage("a copy from a GPU to somewhere else"))?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let gpu = Gpu::open(number)?;
+        gpu.enter()?;
+        gpus.insert(number, Arc::clone(&gpu));
+        let address = from.address().unwrap_or(0) as sys::CUdeviceptr;
+        // SAFETY: there are as many bytes at either end. Both stay until the copy is done, which is waited for below: the
+        // GPU's as what reuses it comes later in the stream.
+        let copied = unsafe { result::memcpy_dtoh_async(bytes, address, gpu.raw_stream()) };
+        TO_HOST.add(bytes.len());
+        check("a copy from the GPU", copied)
+    };
+    let mut tensors = tensors;
+    let begun = tensors.iter_mut().try_for_each(|(from, to)| begin(from, to));
+    // Also of those that were begun before one failed.
+    for gpu in gpus.values() {
+        CudaEvent::record(gpu)?.wait()?;
+    }
+    begun?;
+    Ok(tensors.into_iter().map(|(_, to)| to.freeze()).collect())
+}
+
 /// Copies a tensor to other memory of the same GPU, in the stream.
 pub fn copy(from: &Tensor, to: &mut TensorMut) -> Result<()> {
     let Location::Cuda(number) = from.location() else {

@@ -22,8 +22,8 @@ pub use onnxruntime::{OnnxRuntime, find_library};
 pub use program::{Program, ProgramWeight};
 pub use rten_engine::Rten;
 pub use tessera_cuda::{
-    Copies, OpenSpan, Pinned, Span, copies, copy as copy_on_device, copy_across,
-    join as join_on_device, to_host, uncertainty,
+    Copies, OpenSpan, Pinned, Span, bring as bring_from_device, copies, copy as copy_on_device,
+    copy_across, join as join_on_device, to_host, uncertainty,
 };
 
 /// How a block is loaded.

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{DType, Error, Location, Result, Tensor, TensorMut, element_count};
-use tessera_engine::{Pinned, copy_across, copy_on_device, to_host};
+use tessera_engine::{Pinned, bring_from_device, copy_across, copy_on_device, to_host};
 use tessera_tensormq::{Buffers, Courier, Pool, Wait};
 
 use crate::buffers::BufferPool;
+use crate::reach::on_host;
 
 /// Where memory for tensors comes from.
 pub trait Memory: Send + Sync {
@@ -27,6 +28,12 @@ pub trait Memory: Send + Sync {
     /// The same tensor on another GPU, where those who run there read it; `None` where that can't be.
     fn on_another(&self, _: &Tensor, _: u32) -> Option<Tensor> {
         None
+    }
+
+    /// The same tensors where those who have them next read them with the CPU. All copies are on their way before the first is
+    /// waited for.
+    fn on_host(&self, tensors: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        on_host(tensors)
     }
 
     /// Bytes of the buffers on a GPU that there are.
@@ -86,12 +93,19 @@ pub struct SharedMemory {
     courier: Courier,
     /// Pools by the size of their buffers.
     pools: Mutex<BTreeMap<usize, Vec<Pool>>>,
+    /// A GPU that copies to it.
+    gpu: Option<u32>,
 }
 
 impl SharedMemory {
     /// Memory in pools of this courier.
     pub fn new(courier: Courier) -> Self {
-        Self { courier, pools: Mutex::default() }
+        Self { courier, pools: Mutex::default(), gpu: None }
+    }
+
+    /// Memory that a GPU copies to as well.
+    fn copied_to_by(courier: Courier, gpu: u32) -> Self {
+        Self { gpu: Some(gpu), ..Self::new(courier) }
     }
 
     /// A buffer that is free, or `None` where there are as many as there may be.
@@ -107,7 +121,11 @@ impl SharedMemory {
             Some(last) if same.len() * AT_A_TIME >= MOST_OF_A_SIZE => Ok(Err(last.clone())),
             _ => {
                 // Pages that nobody has written to take no memory.
-                let pool = self.courier.pool(&[Buffers { bytes: size, count: AT_A_TIME }])?;
+                let buffers = [Buffers { bytes: size, count: AT_A_TIME }];
+                let pool = match self.gpu {
+                    Some(gpu) => self.courier.pool_for(gpu, &buffers)?,
+                    None => self.courier.pool(&buffers)?,
+                };
                 let buffer = pool.borrow(size, Wait::No);
                 same.push(pool);
                 buffer.map(Ok)
@@ -150,6 +168,8 @@ impl Memory for SharedMemory {
 pub struct DeviceMemory {
     gpu: u32,
     host: SharedMemory,
+    /// What the GPU copies results to.
+    results: SharedMemory,
     /// Pools by GPU and the size of their buffers; `None` once it turned out that others can't open them.
     pools: Mutex<Option<Pools>>,
 }
@@ -160,8 +180,9 @@ type Pools = BTreeMap<(u32, usize), Vec<Pool>>;
 impl DeviceMemory {
     /// Memory in pools of this courier.
     pub fn new(courier: Courier, gpu: u32) -> Self {
+        let results = SharedMemory::copied_to_by(courier.clone(), gpu);
         let host = SharedMemory::new(courier);
-        Self { gpu, host, pools: Mutex::new(Some(BTreeMap::new())) }
+        Self { gpu, host, results, pools: Mutex::new(Some(BTreeMap::new())) }
     }
 
     /// A buffer on the GPU; `None` where there can be none that others open, or where all are in use.
@@ -205,6 +226,18 @@ impl Memory for DeviceMemory {
         let mut copy = TensorMut::over(tensor.dtype(), tensor.shape(), buffer).ok()?;
         copy_across(tensor, &mut copy).ok()?;
         Some(copy.freeze())
+    }
+
+    fn on_host(&self, tensors: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        if tensors.iter().any(|tensor| tensor.location() == Location::Host) {
+            return on_host(tensors);
+        }
+        // Straight to where the next process reads them.
+        let place = |tensor: &Tensor| self.results.tensor(tensor.dtype(), tensor.shape(), Wait::No);
+        match tensors.iter().map(place).collect::<Result<Vec<_>>>() {
+            Ok(places) => bring_from_device(tensors.into_iter().zip(places).collect()),
+            Err(_) => on_host(tensors),
+        }
     }
 
     fn gpu_bytes(&self) -> u64 {

@@ -160,6 +160,12 @@ impl Courier {
         self.0.id
     }
 
+    /// A pool of buffers on the host, as [`Self::pool`] makes, which a GPU of ours copies to without another.
+    pub fn pool_for(&self, gpu: u32, buffers: &[Buffers]) -> Result<Pool> {
+        let gpu = tessera_cuda::Gpu::open(gpu)?;
+        Ok(Pool(self.0.create_pool(buffers, Some(&gpu))?, Some(Arc::clone(&self.0))))
+    }
+
     /// A pool of buffers on a GPU that any process of this host can read there.
     ///
     /// Fails where the GPU's memory can't be shared between processes (CUDA IPC).
@@ -194,7 +200,7 @@ impl Courier {
 
     /// A pool of buffers that any process of this host can read.
     pub fn pool(&self, buffers: &[Buffers]) -> Result<Pool> {
-        Ok(Pool(self.0.create_pool(buffers)?, Some(Arc::clone(&self.0))))
+        Ok(Pool(self.0.create_pool(buffers, None)?, Some(Arc::clone(&self.0))))
     }
 
     /// An inbox under a name that no other inbox of this process has.
@@ -312,11 +318,15 @@ impl Inner {
         }
     }
 
-    fn create_pool(&self, buffers: &[Buffers]) -> Result<Arc<OpenPool>> {
+    fn create_pool(
+        &self,
+        buffers: &[Buffers],
+        gpu: Option<&Arc<tessera_cuda::Gpu>>,
+    ) -> Result<Arc<OpenPool>> {
         let number = self.next_pool.fetch_add(1, Ordering::Relaxed);
         let id = PoolId { owner: self.id, number };
         let settle: Weak<dyn Settle> = Weak::<Self>::clone(&self.own);
-        let pool = OpenPool::create(id, buffers, settle)?;
+        let pool = OpenPool::create(id, buffers, settle, gpu)?;
         Ok(self.keep_pool(pool))
     }
 
@@ -346,7 +356,7 @@ impl Inner {
             None => {
                 // Without a hold on us: we hold it.
                 let buffers = [Buffers { bytes: size, count: SPILL_BUFFERS }];
-                let pool = Pool(self.create_pool(&buffers)?, None);
+                let pool = Pool(self.create_pool(&buffers, None)?, None);
                 spills.insert(size, pool.clone());
                 pool
             }

@@ -116,7 +116,7 @@ pub(crate) struct OpenPool {
     slots: Vec<(usize, usize)>,
     // These two before the memory that they are over.
     device: Option<DevicePayload>,
-    /// What lets a GPU of ours copy from its buffers while the host does other things.
+    /// What lets a GPU of ours copy from its buffers, or to them, while the host does other things.
     #[allow(dead_code, reason = "held, not used")]
     pinned: Option<Registered>,
     control: Segment,
@@ -141,16 +141,25 @@ pub(crate) struct OpenPool {
 }
 
 impl OpenPool {
+    /// A pool of ours; where a GPU is given, it copies to and from the buffers while the host does other things.
     pub(crate) fn create(
         id: PoolId,
         buffers: &[Buffers],
         settle: Weak<dyn Settle>,
+        gpu: Option<&Arc<Gpu>>,
     ) -> Result<Arc<Self>> {
         let (slots, len) = slots_of(buffers)?;
         let control = Segment::create(control_len(slots.len()), Writers::All)?;
         let payload = Segment::create(len, Writers::Creator)?;
         let plan = Plan { id, holder: OWNER, gpu: None, buffers: buffers.to_vec() };
-        Ok(Arc::new(Self::over(plan, slots, control, (payload, None), Bell::new()?, settle, None)))
+        // SAFETY: the segment is mapped in whole pages, and a pool lets go of this before it. Where it can't be, the GPU
+        // copies all the same.
+        let pin = |gpu| unsafe { Registered::over(gpu, payload.address(), payload.len()) }.ok();
+        let pinned = gpu.filter(|_| len <= MOST_PINNED).and_then(pin);
+        let payload = (payload, None);
+        let mut made = Self::over(plan, slots, control, payload, Bell::new()?, settle, None);
+        made.pinned = pinned;
+        Ok(Arc::new(made))
     }
 
     /// The same with buffers on a GPU.

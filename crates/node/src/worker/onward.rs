@@ -155,7 +155,7 @@ impl Shared {
         outcome: &Outcome,
         tensors: Vec<Tensor>,
     ) {
-        let (outcome, tensors) = match on_host(tensors) {
+        let (outcome, tensors) = match self.parts.memory.on_host(tensors) {
             Ok(tensors) => (outcome.clone(), tensors),
             Err(error) => (Outcome::Failed(error.to_string()), Vec::new()),
         };

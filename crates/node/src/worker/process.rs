@@ -13,7 +13,6 @@ use super::exit::{Uncertainties, uncertainties};
 use super::onward::Time;
 use crate::batch;
 use crate::cores::Share;
-use crate::reach::on_host;
 use crate::unit::Turn;
 
 impl Shared {
@@ -45,7 +44,7 @@ impl Shared {
             let goes_home = |item: &Item| item.leg.exit.is_none() && Self::next_of(item).is_none();
             // Those that go home are brought to the host in one copy.
             let outputs = match !is_here && batch.iter().all(goes_home) {
-                true => on_host(outputs)?,
+                true => self.parts.memory.on_host(outputs)?,
                 false => outputs,
             };
             let uncertain = uncertainties(&batch, &outputs, &rows)?;
