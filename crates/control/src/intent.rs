@@ -75,8 +75,8 @@ pub struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<usize>,
     /// What its blocks run on.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
-    pub device: Option<Device>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceChoice>,
     /// Whether requests are put together.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_batching")]
     pub batching: Option<BatchingChoice>,
@@ -140,20 +140,40 @@ pub struct Step {
     pub block: String,
     /// Where its inputs come from; `None` for the step before it.
     pub inputs: Option<Vec<StepInput>>,
+    /// What its blocks run on, where that is not what the task says.
+    pub device: Option<DeviceChoice>,
+}
+
+/// What blocks run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// All of them on the same.
+    All(Device),
+    /// One for each block, in their order.
+    Each(Vec<Device>),
+}
+
+impl Serialize for DeviceChoice {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::All(device) => serializer.collect_str(device),
+            Self::Each(devices) => serializer.collect_seq(devices.iter().map(Device::to_string)),
+        }
+    }
 }
 
 impl Step {
     /// A step that runs `block` on what the step before it gives.
     pub fn plain(block: impl Into<String>) -> Self {
         let block = block.into();
-        Self { name: block.clone(), block, inputs: None }
+        Self { name: block.clone(), block, inputs: None, device: None }
     }
 }
 
 impl Serialize for Step {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let is_plain = self.name == self.block;
-        if is_plain && self.inputs.is_none() {
+        if is_plain && self.inputs.is_none() && self.device.is_none() {
             return serializer.serialize_str(&self.block);
         }
         let mut object = serializer.serialize_map(None)?;
@@ -163,6 +183,9 @@ impl Serialize for Step {
         object.serialize_entry("block", &self.block)?;
         if let Some(inputs) = &self.inputs {
             object.serialize_entry("inputs", inputs)?;
+        }
+        if let Some(device) = &self.device {
+            object.serialize_entry("device", device)?;
         }
         object.end()
     }
@@ -195,13 +218,6 @@ impl Display for StepInput {
 impl Serialize for StepInput {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-fn as_text<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) => serializer.collect_str(value),
-        None => serializer.serialize_none(),
     }
 }
 

@@ -22,7 +22,7 @@ mod tests;
 
 pub use api::{router, routes};
 pub use change::{Changed, Fused};
-pub use intent::{Step, StepInput, System, Task, TaskPath};
+pub use intent::{DeviceChoice, Step, StepInput, System, Task, TaskPath};
 pub use json::read_json;
 pub use manager::{Defaults, Manager, Restored};
 pub use names::check_name;

@@ -225,9 +225,9 @@ impl Inner {
 
     /// What one task needs.
     fn plan(&self, name: &str, task: &Task, system: &System) -> Result<(BlockGraph, TaskSettings)> {
-        let graph = resolve::graph(task, self.catalogue.as_ref());
-        let graph = graph.map_err(|error| error.within(format!("task \"{name}\"")))?;
-        Ok((graph, resolve::settings(task, system, &self.defaults)))
+        let found = resolve::graph(task, self.catalogue.as_ref());
+        let (graph, elsewhere) = found.map_err(|error| error.within(format!("task \"{name}\"")))?;
+        Ok((graph, resolve::settings(task, elsewhere, system, &self.defaults)))
     }
 
     /// What `system` needs; where tasks can't be served the error says so of each.

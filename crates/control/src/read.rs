@@ -8,7 +8,7 @@ use serde_json::Value;
 use tessera_core::{Device, Result};
 use tessera_plan::{Batching, BatchingChoice, Isolation};
 
-use crate::intent::{Step, StepInput, System, Task, TaskPath};
+use crate::intent::{DeviceChoice, Step, StepInput, System, Task, TaskPath};
 use crate::names::{self, shown};
 use crate::place::{Place, Problems};
 
@@ -20,10 +20,12 @@ pub(crate) const WAIT_MS: RangeInclusive<u64> = 0..=60_000;
 /// What a device is called, as a regular expression.
 pub(crate) const DEVICE: &str = "^(cpu|cuda:[0-9]{1,3})$";
 
+const ONE: &str = "\"cpu\" or \"cuda:N\"";
+const ONE_OR_EACH: &str = "\"cpu\", \"cuda:N\", or a list with one for each block";
 const BLOCK: &str = "the name of a model, MODEL/NUMBER, or the hash of a block";
 const STEP_INPUT: &str = "STEP, STEP.N or $N";
 const SYSTEM_FIELDS: [&str; 4] = ["blocks", "tasks", "fusion", "isolation"];
-const STEP_FIELDS: [&str; 3] = ["name", "block", "inputs"];
+const STEP_FIELDS: [&str; 4] = ["name", "block", "inputs", "device"];
 const TASK_FIELDS: [&str; 10] = [
     "path",
     "model",
@@ -161,7 +163,7 @@ impl Reader {
             task.degrade = place.boolean(&mut self.problems).unwrap_or_default();
         }
         task.isolation = place.field("isolation").and_then(|place| self.isolation(&place));
-        task.device = place.field("device").and_then(|place| self.device(&place));
+        task.device = place.field("device").and_then(|place| self.devices(&place));
         task.batching = place.field("batching").and_then(|place| self.batching(&place));
         task.deadline_ms = self.integer(place, "deadline_ms", DEADLINE_MS);
         task.replicas = self.count(place, "replicas", REPLICAS);
@@ -205,14 +207,29 @@ impl Reader {
         isolation
     }
 
-    fn device(&mut self, place: &Place<'_>) -> Option<Device> {
+    /// A device for all blocks, or a list with one for each.
+    fn devices(&mut self, place: &Place<'_>) -> Option<DeviceChoice> {
+        if !place.value.is_array() {
+            return self.device(place, ONE_OR_EACH).map(DeviceChoice::All);
+        }
+        let places = place.items(&mut self.problems);
+        if places.is_empty() {
+            self.problems.add(&place.at, "the list is empty, expected one for each block");
+        }
+        let devices = places.iter().map(|place| self.device(place, ONE));
+        // All of them are looked at, so that all that is wrong is told.
+        let devices: Vec<Option<Device>> = devices.collect();
+        devices.into_iter().collect::<Option<Vec<_>>>().map(DeviceChoice::Each)
+    }
+
+    fn device(&mut self, place: &Place<'_>, expected: &str) -> Option<Device> {
         let is_device = |text: &&str| {
             let number = text.strip_prefix("cuda:");
             *text == "cpu" || number.is_some_and(|number| names::is_number(number, 3))
         };
         let device = place.value.as_str().filter(is_device).and_then(|text| text.parse().ok());
         if device.is_none() {
-            place.wrong("\"cpu\" or \"cuda:N\"", &mut self.problems);
+            place.wrong(expected, &mut self.problems);
         }
         device
     }
@@ -299,7 +316,8 @@ impl Reader {
             },
             None => block.clone(),
         };
-        Some(Step { name: name?, block: block?, inputs: None })
+        let device = place.field("device").and_then(|place| self.devices(&place));
+        Some(Step { name: name?, block: block?, inputs: None, device })
     }
 
     fn step_inputs(&mut self, place: &Place<'_>, steps: &[Step]) -> Vec<StepInput> {

@@ -83,10 +83,19 @@ pub struct TaskSettings {
     pub replicas: usize,
     /// What its blocks run on.
     pub device: Device,
+    /// Blocks that run on something else, by their number in its path.
+    pub elsewhere: BTreeMap<usize, Device>,
     /// Whether requests are put together.
     pub batching: BatchingChoice,
     /// Most rows of one request.
     pub max_rows: usize,
+}
+
+impl TaskSettings {
+    /// What a block of its path runs on.
+    pub fn device_of(&self, block: usize) -> Device {
+        self.elsewhere.get(&block).copied().unwrap_or(self.device)
+    }
 }
 
 impl Default for TaskSettings {
@@ -97,6 +106,7 @@ impl Default for TaskSettings {
             isolation: Isolation::Thread,
             replicas: 1,
             device: Device::Cpu,
+            elsewhere: BTreeMap::new(),
             batching: BatchingChoice::Auto,
             max_rows: MOST_ROWS,
         }
@@ -174,11 +184,11 @@ pub struct Deployment {
 
 /// Plans how `tasks` are served together.
 ///
-/// Blocks that several tasks have in common are one unit. With `fuse`, neighbouring blocks that the
+/// Blocks that several tasks have in common, on the same device, are one unit. With `fuse`, neighbouring blocks that the
 /// same tasks use in the same way are one unit, too.
 pub fn deploy(tasks: &[PlannedTask], fuse: bool) -> Result<Deployment> {
     let mut deployment = Deployment::default();
-    let mut known: HashMap<(UnitId, Device), usize> = HashMap::new();
+    let mut known: HashMap<UnitId, usize> = HashMap::new();
     let groups = fusion::groups(tasks, fuse);
     for (task, groups) in tasks.iter().zip(groups) {
         let within = |error: Error| error.within(format!("task \"{}\"", task.name));
@@ -188,9 +198,9 @@ pub fn deploy(tasks: &[PlannedTask], fuse: bool) -> Result<Deployment> {
         let mut placed = Vec::with_capacity(groups.len());
         for range in groups {
             let (graph, inputs, outputs) = fusion::part(&task.graph, range.clone());
-            let id = unit_id(&graph);
-            let key = (id.clone(), task.settings.device);
-            let index = *known.entry(key).or_insert_with(|| {
+            let device = task.settings.device_of(range.start);
+            let id = unit_id(&graph, device);
+            let index = *known.entry(id.clone()).or_insert_with(|| {
                 deployment.units.push(Unit {
                     id,
                     is_batchable: is_batchable(&graph),
@@ -198,7 +208,7 @@ pub fn deploy(tasks: &[PlannedTask], fuse: bool) -> Result<Deployment> {
                     settings: UnitSettings {
                         isolation: task.settings.isolation,
                         replicas: task.settings.replicas,
-                        device: task.settings.device,
+                        device,
                         batching: task.settings.batching,
                     },
                     tasks: Vec::new(),
@@ -221,10 +231,10 @@ pub fn deploy(tasks: &[PlannedTask], fuse: bool) -> Result<Deployment> {
 /// Gives units that run in another way another name: they can't stand for each other.
 fn name(deployment: &mut Deployment) {
     for unit in &mut deployment.units {
-        let UnitSettings { isolation, replicas: _, device, batching } = &unit.settings;
+        let UnitSettings { isolation, replicas: _, device: _, batching } = &unit.settings;
         let mut hasher = blake3::Hasher::new();
         hasher.update(unit.id.0.as_bytes());
-        hasher.update(format!("{isolation} {device} {batching:?}").as_bytes());
+        hasher.update(format!("{isolation} {batching:?}").as_bytes());
         let named = UnitId(hasher.finalize().to_hex().as_str()[..12].to_owned());
         let steps = deployment.routes.iter_mut().filter(|route| unit.tasks.contains(&route.task));
         for step in steps.flat_map(|route| &mut route.steps).filter(|step| step.unit == unit.id) {
@@ -241,9 +251,10 @@ fn join(unit: &mut UnitSettings, task: &TaskSettings) {
     unit.batching = unit.batching.max(task.batching);
 }
 
-/// A name that follows from blocks, wiring and types, and from no names of tensors.
-fn unit_id(graph: &BlockGraph) -> UnitId {
+/// A name that follows from blocks, wiring, types and what it runs on, and from no names of tensors.
+fn unit_id(graph: &BlockGraph, device: Device) -> UnitId {
     let mut hasher = blake3::Hasher::new();
+    hasher.update(device.to_string().as_bytes());
     let mut symbols = BTreeMap::new();
     for port in &graph.inputs {
         write_type(&mut hasher, &port.tensor_type, &mut symbols);

@@ -2,20 +2,21 @@
 //!
 //! A hop between them would share nothing, and costs a queue, memory for what is handed over, and what
 //! the engine could have optimised across the border. An exit between two blocks keeps them apart, as
-//! a request may leave there.
+//! a request may leave there, and so does another device.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use tessera_core::{ContentHash, Dim, TensorType};
+use tessera_core::{ContentHash, Device, Dim, TensorType};
 use tessera_graph::{BlockGraph, BlockNode, Port, Source};
 
 use crate::deployment::PlannedTask;
 
-/// A block, and the types of what goes into it: what a session is made for.
-type BlockUse = (ContentHash, Option<Vec<TensorType>>);
+/// A block, the types of what goes into it, and what it runs on: what a session is made for.
+type BlockUse = (ContentHash, Option<Vec<TensorType>>, Device);
 
-fn block_use(graph: &BlockGraph, index: usize) -> BlockUse {
+fn block_use(task: &PlannedTask, index: usize) -> BlockUse {
+    let graph = &task.graph;
     let node = &graph.blocks[index];
     let mut symbols: Vec<String> = Vec::new();
     let types = node.inputs.iter().map(|&source| {
@@ -32,7 +33,7 @@ fn block_use(graph: &BlockGraph, index: usize) -> BlockUse {
         }
         Some(known)
     });
-    (node.block, types.collect())
+    (node.block, types.collect(), task.settings.device_of(index))
 }
 
 /// Per task, the runs of its blocks that are one unit each.
@@ -44,18 +45,19 @@ pub(crate) fn groups(tasks: &[PlannedTask], fuse: bool) -> Vec<Vec<Range<usize>>
     let mut users: HashMap<BlockUse, BTreeSet<usize>> = HashMap::new();
     for (number, task) in tasks.iter().enumerate() {
         for index in 0..task.graph.blocks.len() {
-            users.entry(block_use(&task.graph, index)).or_default().insert(number);
+            users.entry(block_use(task, index)).or_default().insert(number);
         }
     }
     let candidates: Vec<Vec<Range<usize>>> = tasks
         .iter()
         .map(|task| {
-            let of = |index: usize| users.get(&block_use(&task.graph, index));
+            let of = |index: usize| users.get(&block_use(task, index));
             let mut runs: Vec<Range<usize>> = Vec::new();
             for index in 0..task.graph.blocks.len() {
                 let joins = runs.last().is_some_and(|run| {
                     task.graph.exit_of(index).is_none()
                         && task.graph.exit_of(index - 1).is_none()
+                        && task.settings.device_of(index) == task.settings.device_of(run.start)
                         && of(run.start) == of(index)
                 });
                 match runs.last_mut() {
@@ -70,7 +72,7 @@ pub(crate) fn groups(tasks: &[PlannedTask], fuse: bool) -> Vec<Vec<Range<usize>>
     let mut seen: HashMap<Wiring, BTreeSet<usize>> = HashMap::new();
     for (number, (task, runs)) in tasks.iter().zip(&candidates).enumerate() {
         for run in runs {
-            seen.entry(wiring(&task.graph, run.clone())).or_default().insert(number);
+            seen.entry(wiring(task, run.clone())).or_default().insert(number);
         }
     }
     tasks
@@ -79,8 +81,8 @@ pub(crate) fn groups(tasks: &[PlannedTask], fuse: bool) -> Vec<Vec<Range<usize>>
         .map(|(task, runs)| {
             runs.into_iter()
                 .flat_map(|run| {
-                    let needed = users.get(&block_use(&task.graph, run.start));
-                    match seen.get(&wiring(&task.graph, run.clone())) == needed {
+                    let needed = users.get(&block_use(task, run.start));
+                    match seen.get(&wiring(task, run.clone())) == needed {
                         true => vec![run],
                         false => run.map(|at| at..at + 1).collect(),
                     }
@@ -93,9 +95,9 @@ pub(crate) fn groups(tasks: &[PlannedTask], fuse: bool) -> Vec<Vec<Range<usize>>
 /// How the blocks of a run hang together, and what it gives; without names.
 type Wiring = (Vec<(BlockUse, Vec<Source>)>, Vec<Source>);
 
-fn wiring(graph: &BlockGraph, run: Range<usize>) -> Wiring {
-    let (part, _, _) = part(graph, run.clone());
-    let uses = run.map(|index| block_use(graph, index));
+fn wiring(task: &PlannedTask, run: Range<usize>) -> Wiring {
+    let (part, _, _) = part(&task.graph, run.clone());
+    let uses = run.map(|index| block_use(task, index));
     let blocks = uses.zip(part.blocks.into_iter().map(|node| node.inputs)).collect();
     (blocks, part.outputs.into_iter().map(|(_, source)| source).collect())
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use proptest::prelude::*;
-use tessera_core::{ContentHash, DType, Dim, TensorType};
+use tessera_core::{ContentHash, DType, Device, Dim, TensorType};
 use tessera_graph::{BlockGraph, BlockNode, Exit, Port, ScoreKind, Source};
 use tessera_plan::{
     Batching, BatchingChoice, Deployment, Isolation, PlannedTask, Route, TaskSettings, UnitId,
@@ -77,6 +77,31 @@ fn shown(deployment: &Deployment, names: &[&str]) -> Vec<String> {
 fn steps(deployment: &Deployment, route: usize) -> Vec<usize> {
     let at = |id: &UnitId| deployment.units.iter().position(|unit| unit.id == *id).unwrap();
     deployment.routes[route].steps.iter().map(|step| at(&step.unit)).collect()
+}
+
+#[test]
+fn another_device_keeps_blocks_apart() {
+    let on = |name: &str, devices: [u32; 4]| {
+        let mut made = task(name, chain(&["p", "q", "r", "s"]));
+        made.settings.device = Device::Cuda(0);
+        let elsewhere = devices.into_iter().enumerate().filter(|(_, device)| *device != 0);
+        made.settings.elsewhere =
+            elsewhere.map(|(at, device)| (at, Device::Cuda(device))).collect();
+        made
+    };
+    let found = |tasks: &[PlannedTask]| shown(&deploy(tasks, true).unwrap(), &NAMES);
+    assert_eq!(found(&[on("a", [0, 0, 0, 0])]), ["p+q+r+s: a"]);
+    assert_eq!(found(&[on("a", [1, 0, 0, 2])]), ["p: a", "q+r: a", "s: a"]);
+    // What runs on the same is shared, and no more.
+    let both = [on("a", [0, 0, 1, 1]), on("b", [0, 0, 0, 1])];
+    assert_eq!(found(&both), ["p+q: a,b", "r: a", "s: a,b", "r: b"]);
+    // A block twice in one path, on two devices: two units.
+    let mut twice = task("a", chain(&["p", "p"]));
+    twice.settings.elsewhere = [(1, Device::Cuda(0))].into();
+    let deployment = deploy(&[twice], true).unwrap();
+    assert_eq!(steps(&deployment, 0), [0, 1]);
+    assert_eq!(deployment.units[0].settings.device, Device::Cpu);
+    assert_eq!(deployment.units[1].settings.device, Device::Cuda(0));
 }
 
 const NAMES: [&str; 6] = ["p", "q", "r", "s", "l", "j"];
@@ -352,13 +377,16 @@ fn chosen(choices: &[(usize, usize, usize)], also_given: usize) -> BlockGraph {
 fn any_tasks() -> impl Strategy<Value = Vec<PlannedTask>> {
     let choices = prop::collection::vec((0usize..6, 0usize..64, 0usize..64), 1..8);
     let common = prop::collection::vec((0usize..6, 0usize..64, 0usize..64), 0..4);
-    let tasks = prop::collection::vec((choices, 0usize..64), 1..4);
+    let devices = prop::collection::btree_map(0usize..8, (0u32..2).prop_map(Device::Cuda), 0..3);
+    let tasks = prop::collection::vec((choices, 0usize..64, devices), 1..4);
     (common, tasks).prop_map(|(common, tasks)| {
         let tasks = tasks.into_iter().enumerate();
         tasks
-            .map(|(number, (own, also_given))| {
+            .map(|(number, (own, also_given, devices))| {
                 let choices = [common.clone(), own].concat();
-                task(&format!("task{number}"), chosen(&choices, also_given))
+                let mut task = task(&format!("task{number}"), chosen(&choices, also_given));
+                task.settings.elsewhere = devices;
+                task
             })
             .collect::<Vec<_>>()
     })
@@ -420,6 +448,20 @@ proptest! {
             ids
         };
         prop_assert_eq!(ids(&first), ids(&deploy(&turned, fuse).unwrap()));
+    }
+
+    #[test]
+    fn every_block_runs_where_its_task_says(tasks in any_tasks(), fuse in any::<bool>()) {
+        let deployment = deploy(&tasks, fuse).unwrap();
+        for (task, route) in tasks.iter().zip(&deployment.routes) {
+            let units = route.steps.iter().map(|step| {
+                deployment.units.iter().find(|unit| unit.id == step.unit).unwrap()
+            });
+            let found = units.flat_map(|unit| unit.blocks().map(|block| (block, unit.settings.device)));
+            let blocks = task.graph.blocks.iter().enumerate();
+            let expected = blocks.map(|(at, node)| (node.block, task.settings.device_of(at)));
+            prop_assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -91,6 +91,7 @@ fn intent() -> Schemas {
             ("block", schema("BlockName")),
             ("name", described(pattern(names::TASK), "Where it is left out: the block's.")),
             ("inputs", list(schema("StepInput"))),
+            ("device", schema("Device")),
         ],
     );
     let path = json!({
@@ -140,6 +141,7 @@ fn intent() -> Schemas {
             ),
         ),
         ("Isolation", one_of(&["thread", "process"])),
+        ("Device", device()),
         ("Batching", batching()),
         ("Threshold", json!({"type": "number", "minimum": 0, "maximum": 1})),
         ("NewThreshold", object(1, [("threshold", schema("Threshold"))])),
@@ -157,11 +159,17 @@ fn task_of(what: &str, path: Value) -> Value {
             ("degrade", json!({"type": "boolean", "default": false})),
             ("isolation", schema("Isolation")),
             ("replicas", within(&REPLICAS)),
-            ("device", pattern(DEVICE)),
+            ("device", schema("Device")),
             ("batching", schema("Batching")),
             ("max_rows", within(&ROWS)),
         ],
     )
+}
+
+fn device() -> Value {
+    let each = json!({"type": "array", "items": pattern(DEVICE), "minItems": 1});
+    let device = json!({"anyOf": [pattern(DEVICE), each]});
+    described(device, "What blocks run on: one device for all, or a list with one for each.")
 }
 
 fn batching() -> Value {

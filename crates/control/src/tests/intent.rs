@@ -7,7 +7,7 @@ use tessera_core::Device;
 use tessera_plan::{Batching, BatchingChoice, Isolation};
 
 use super::schema::conforms;
-use crate::{Step, StepInput, System, Task, TaskPath};
+use crate::{DeviceChoice, Step, StepInput, System, Task, TaskPath};
 
 fn rich() -> Value {
     json!({
@@ -16,7 +16,7 @@ fn rich() -> Value {
             "task1": {
                 "path": [
                     "stem",
-                    {"block": "left"},
+                    {"block": "left", "device": ["cpu", "cuda:0"]},
                     {"name": "r.1", "block": "right", "inputs": ["stem.1", "$0"]},
                     {"block": "join", "inputs": ["left", "r.1", "r.1.2"]}
                 ],
@@ -30,7 +30,9 @@ fn rich() -> Value {
                 "max_rows": 64
             },
             "task2": {"model": "resnet50/3", "batching": "off", "device": "cpu"},
-            "task3": ["stem"]
+            "task3": ["stem"],
+            "task4": {"model": "resnet50", "device": ["cpu", "cuda:0", "cuda:12"]},
+            "task5": {"path": [{"block": "stem", "device": "cpu"}], "device": "cuda:0"}
         },
         "fusion": false,
         "isolation": "thread"
@@ -63,7 +65,7 @@ fn the_richer_form_is_taken() {
     assert_eq!(task.exits["exit_15"], 0.4);
     assert_eq!((task.deadline_ms, task.replicas, task.max_rows), (Some(500), Some(2), Some(64)));
     assert_eq!((task.degrade, task.isolation), (true, Some(Isolation::Process)));
-    assert_eq!(task.device, Some(Device::Cuda(1)));
+    assert_eq!(task.device, Some(DeviceChoice::All(Device::Cuda(1))));
     let batching = Batching { max_rows: 8, max_wait: Duration::from_millis(2) };
     assert_eq!(task.batching, Some(BatchingChoice::On(batching)));
     assert_eq!(system.tasks["task2"].path, TaskPath::Model("resnet50/3".to_owned()));
@@ -160,6 +162,15 @@ fn what_a_schema_can_tell_is_refused_with_its_field() {
             "tasks.t.device: \"cuda:+1\", expected \"cpu\"",
         ),
         (json!({"model": "m", "device": "gpu"}), "tasks.t.device: \"gpu\""),
+        (json!({"model": "m", "device": []}), "tasks.t.device: the list is empty"),
+        (
+            json!({"model": "m", "device": ["cpu", "gpu", "cuda"]}),
+            "tasks.t.device[1]: \"gpu\", expected \"cpu\" or \"cuda:N\"; tasks.t.device[2]: \"cuda\"",
+        ),
+        (
+            json!({"path": [{"block": "a", "device": {}}]}),
+            "tasks.t.path[0].device: an object, expected \"cpu\", \"cuda:N\", or a list",
+        ),
         (json!({"model": "m", "batching": true}), "tasks.t.batching: true, expected \"auto\""),
         (
             json!({"model": "m", "batching": {"max_rows": 8}}),

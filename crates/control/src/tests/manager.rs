@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tessera_core::ErrorKind;
+use tessera_core::{Device, ErrorKind};
 use tessera_plan::Isolation;
 
 use super::fakes::{Setup, block};
@@ -250,4 +250,43 @@ async fn settings_are_the_tasks_or_the_documents_or_the_servers() {
     assert_eq!(running[1].settings.isolation, Isolation::Process);
     assert_eq!(running[1].settings.deadline, Duration::from_secs(30));
     assert_eq!(running[1].graph.blocks.len(), 2);
+}
+
+#[tokio::test]
+async fn each_block_may_have_a_device_of_its_own() {
+    let setup = Setup::new();
+    let gpu = Device::Cuda(0);
+    let document = json!({
+        "tasks": {
+            "a": {"model": "early", "device": ["cpu", "cpu", "cuda:0"]},
+            "b": {"path": [{"block": "block1", "device": "cuda:0"}, "early"]},
+            "c": {"path": ["block1", {"block": "early", "device": ["cpu", "cpu", "cuda:1"]}],
+                  "device": "cuda:0"},
+            "d": {"path": [{"block": "block1", "device": "cpu"}, "block2"],
+                  "device": ["cuda:0", "cuda:0"]}
+        }
+    });
+    setup.manager.put_system(system(&document)).await.unwrap();
+    let devices = |number: usize| -> Vec<Device> {
+        let running = setup.site.running.lock().unwrap();
+        let task = &running[number];
+        (0..task.graph.blocks.len()).map(|block| task.settings.device_of(block)).collect()
+    };
+    assert_eq!(devices(0), [Device::Cpu, Device::Cpu, gpu]);
+    assert_eq!(devices(1), [gpu, Device::Cpu, Device::Cpu, Device::Cpu]);
+    assert_eq!(devices(2), [gpu, Device::Cpu, Device::Cpu, Device::Cuda(1)]);
+    assert_eq!(devices(3), [Device::Cpu, gpu]);
+    for (document, expected) in [
+        (
+            json!({"model": "early", "device": ["cpu"]}),
+            "task \"e\": device: a list of 1, expected one for each of its 3 blocks",
+        ),
+        (
+            json!({"path": [{"block": "early", "name": "x", "device": ["cpu", "cpu"]}]}),
+            "task \"e\": step \"x\": device: a list of 2, expected one for each of its 3 blocks",
+        ),
+    ] {
+        let error = setup.manager.put_task("e", task(&document)).await.unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
 }

@@ -92,8 +92,8 @@ impl Shared {
         Some(Packed { instance: next.instance, message: onward, before: message, log })
     }
 
-    /// Whether tensors stay on their GPU on the way to an instance: within the process, and to another one that
-    /// can open the memory that they are in and reads them there.
+    /// Whether tensors stay on their GPU on the way to an instance that runs on one: within the process, and to another one
+    /// that can open the memory that they are in and reads them there.
     pub(super) fn stays(&self, instance: &str, tensors: &[Tensor]) -> bool {
         let peers = &self.parts.peers;
         let device = peers.device_of(instance);
@@ -104,7 +104,7 @@ impl Shared {
             }
             _ => true,
         };
-        peers.is_here(instance) || tensors.iter().all(reaches)
+        (peers.is_here(instance) && device.is_some()) || tensors.iter().all(reaches)
     }
 
     /// Tensors of this GPU on the one that an instance in another process runs on; `None` where they go through the host.
