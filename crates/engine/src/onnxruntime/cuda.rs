@@ -19,7 +19,8 @@ use super::Builders;
 use super::allocator::{self, Source};
 use super::bound::{BoundSession, Ports};
 use super::prepare::Prepared;
-use super::recorded::{self, Recorded, Run};
+use super::recorded::{Recorded, Run};
+use super::recorder;
 use super::value::{OrtValue, check};
 use crate::program::{check_bound, check_run};
 use crate::{ConvolutionSearch, CudaOptions, LoadOptions, Session};
@@ -159,7 +160,7 @@ impl GpuSessions {
 
     /// One that can be recorded.
     fn make_to_record(&self, stream: &SideStream) -> Result<BoundSession> {
-        if let Some(error) = recorded::why_not(&self.on_gpu.prepared.operators()) {
+        if let Some(error) = recorder::why_not(&self.on_gpu.prepared.operators()) {
             return Err(error);
         }
         if self.arena == Arena::Own {
@@ -209,11 +210,9 @@ impl Session for CudaBlock {
             sessions.options.cuda.recordings && self.recorded.is_none()
         };
         let Some(sessions) = self.sessions.clone().filter(may) else { return };
-        let (label, gpu) = (self.ports.label.clone(), Arc::clone(&self.gpu));
-        let types = |ports: &[(String, DType)]| ports.iter().map(|(_, dtype)| *dtype).collect();
-        let types = (types(&self.ports.inputs), types(&self.ports.outputs));
+        let (gpu, ports) = (Arc::clone(&self.gpu), Arc::clone(&self.ports));
         let make = Box::new(move |stream: &SideStream| sessions.make_to_record(stream));
-        self.recorded = Some(Recorded::new(label, gpu, types, make));
+        self.recorded = Some(Recorded::new(gpu, ports, make));
     }
 
     fn played_runs(&self) -> u64 {

@@ -15,6 +15,7 @@ mod layout;
 mod library;
 mod prepare;
 mod recorded;
+mod recorder;
 mod run_options;
 mod scratch;
 mod session;

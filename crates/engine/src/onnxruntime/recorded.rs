@@ -11,20 +11,14 @@
 //! draw at random.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use tessera_core::{DType, Error, Event, Location, Result, Tensor, TensorMut};
-use tessera_cuda::{CudaEvent, DeviceBuffer, Gpu, Recording, SideStream};
+use tessera_core::{Event, Location, Result, Tensor, TensorMut};
+use tessera_cuda::{CudaEvent, Gpu, Recording, SideStream};
 
-use super::allocator::{self, Source};
-use super::bound::BoundSession;
-use super::scratch::Scratch;
-use super::value::OrtValue;
-use super::{engine_error, lock};
-
-/// Runs before the first is recorded: kernels are chosen in the first, memory is laid out in the next.
-const WARM_UP: usize = 3;
+use super::bound::{BoundSession, Ports};
+use super::lock;
+use super::recorder::{Known, Places, Recorder, beside, memory};
 
 /// Recordings of a block that are kept: one for each pair of memory that is read and written.
 const MOST_KEPT: usize = 16;
@@ -35,24 +29,13 @@ const MOST_MADE: usize = 128;
 /// Makes a session of a block on a stream, which has its memory from where the thread says.
 pub(super) type MakeSession = Box<dyn Fn(&SideStream) -> Result<BoundSession> + Send + Sync>;
 
-/// The shape of each input or output.
-type Shapes = Vec<Vec<usize>>;
-
-/// The memory that a run reads and writes.
-#[derive(Clone, PartialEq, Eq)]
-struct Places {
-    inputs: Vec<usize>,
-    outputs: Vec<usize>,
-}
-
 /// The recordings of a block.
 pub(super) struct Recorded(Arc<Shared>);
 
 struct Shared {
-    label: String,
     gpu: Arc<Gpu>,
+    ports: Arc<Ports>,
     make: MakeSession,
-    types: (Vec<DType>, Vec<DType>),
     played: AtomicU64,
     state: Mutex<State>,
     /// Whoever records; used by the thread beside alone.
@@ -78,21 +61,6 @@ enum Stage {
     Never,
 }
 
-/// For these shapes of inputs, outputs have those.
-struct Known {
-    taken: Shapes,
-    given: Shapes,
-}
-
-/// A session that is recorded.
-struct Recorder {
-    // Before the stream that it uses.
-    session: BoundSession,
-    stream: SideStream,
-    /// What its recordings use.
-    scratch: Arc<Mutex<Scratch>>,
-}
-
 /// A run that may be recorded.
 pub(super) enum Run {
     /// It was played: these are its outputs.
@@ -102,14 +70,9 @@ pub(super) enum Run {
 }
 
 impl Recorded {
-    pub(super) fn new(
-        label: String,
-        gpu: Arc<Gpu>,
-        types: (Vec<DType>, Vec<DType>),
-        make: MakeSession,
-    ) -> Self {
+    pub(super) fn new(gpu: Arc<Gpu>, ports: Arc<Ports>, make: MakeSession) -> Self {
         let (played, state, recorder) = Default::default();
-        Self(Arc::new(Shared { label, gpu, make, types, played, state, recorder }))
+        Self(Arc::new(Shared { gpu, ports, make, played, state, recorder }))
     }
 
     /// How many runs were played.
@@ -144,21 +107,19 @@ impl Recorded {
         if !inputs.iter().map(Tensor::shape).eq(&known.taken) {
             return Ok(Run::Plain(outputs));
         }
-        for ((output, dtype), shape) in outputs.iter_mut().zip(&shared.types.1).zip(&known.given) {
+        let ports = shared.ports.outputs.iter().zip(&known.given);
+        for (output, ((_, dtype), shape)) in outputs.iter_mut().zip(ports) {
             match output {
                 Some(bound) if bound.shape() != shape => return Ok(Run::Plain(outputs)),
                 Some(_) => {}
-                None => *output = shared.memory(*dtype, shape).ok(),
+                None => *output = memory(&shared.gpu, *dtype, shape).ok(),
             }
         }
         if outputs.iter().any(Option::is_none) {
             // There is no memory for them; the session may have some.
             return Ok(Run::Plain(outputs));
         }
-        let places = Places {
-            inputs: inputs.iter().map(|input| input.address().unwrap_or(0)).collect(),
-            outputs: outputs.iter().flatten().map(|o| o.address().as_ptr().addr()).collect(),
-        };
+        let places = Places::of(inputs, outputs.iter().flatten());
         let Some(recording) = shared.state().find(&places) else {
             shared.record(places, known);
             return Ok(Run::Plain(outputs));
@@ -166,7 +127,7 @@ impl Recorded {
         // SAFETY: the memory that it was recorded with is that of these tensors, which whoever uses it again does later
         // in the stream; that of the recorder's session, which is given back when all is done; and scratch that other
         // recordings use too, before and after it in the stream.
-        unsafe { recording.play() }.map_err(|error| error.within(&shared.label))?;
+        unsafe { recording.play() }.map_err(|error| error.within(&shared.ports.label))?;
         shared.played.fetch_add(1, Ordering::Relaxed);
         Ok(Run::Played(outputs.into_iter().flatten().map(TensorMut::freeze).collect()))
     }
@@ -187,13 +148,6 @@ impl Shared {
         lock(&self.state)
     }
 
-    /// Memory for a tensor, in the order of the stream that all work goes into.
-    fn memory(&self, dtype: DType, shape: &[usize]) -> Result<TensorMut> {
-        let count = tessera_core::element_count(shape).and_then(|count| dtype.bytes(count));
-        let buffer = DeviceBuffer::new(&self.gpu, count.unwrap_or(0))?;
-        TensorMut::over(dtype, shape, Box::new(buffer))
-    }
-
     /// Whether the caller is to record.
     fn begin(&self) -> bool {
         let mut state = self.state();
@@ -208,7 +162,7 @@ impl Shared {
             return;
         }
         let copy = |input: &Tensor| {
-            let mut copy = self.memory(input.dtype(), input.shape())?;
+            let mut copy = memory(&self.gpu, input.dtype(), input.shape())?;
             tessera_cuda::copy(input, &mut copy)?;
             Ok(copy.freeze())
         };
@@ -231,53 +185,14 @@ impl Shared {
         state.stage = match known {
             Ok(known) => Stage::Ready(Arc::new(known)),
             Err(error) => {
-                tracing::debug!(block = self.label, %error, "runs are not recorded");
+                tracing::debug!(block = self.ports.label, %error, "runs are not recorded");
                 Stage::Never
             }
         };
     }
 
-    /// Makes the session and runs it on these inputs.
     fn try_on(&self, samples: &[Tensor]) -> Result<Known> {
-        let fail = |error: ort::Error| engine_error(&self.label, &error);
-        let stream = SideStream::new(&self.gpu)?;
-        let mut session = (self.make)(&stream)?;
-        let location = session.location();
-        let values = samples.iter().map(OrtValue::over).collect::<ort::Result<Vec<_>>>();
-        let values = values.map_err(fail)?;
-        let free: Vec<Option<OrtValue>> = self.types.1.iter().map(|_| None).collect();
-        let mut warm_up = || -> Result<Shapes> {
-            let mut outputs = Vec::new();
-            for _ in 0..WARM_UP {
-                outputs = session.run(&values, &free).map_err(fail)?;
-            }
-            let tensors = outputs.into_iter().map(|value| value.into_tensor_at(location));
-            let tensors = tensors.collect::<ort::Result<Vec<Tensor>>>().map_err(fail)?;
-            Ok(tensors.iter().map(|tensor| tensor.shape().to_vec()).collect())
-        };
-        // Not that of recordings, which may be played at the same time.
-        let scratch = Scratch::new(&self.gpu)?;
-        let shapes = allocator::with(Source::Scratch(Arc::clone(&scratch)), &mut warm_up);
-        // The inputs are given back by the order of another stream, and so is this memory.
-        stream.synchronise()?;
-        let shapes = shapes?;
-        check_free(&scratch)?;
-        drop(scratch);
-        let scratch = Scratch::shared(&self.gpu)?;
-        let mut recorder = Recorder { session, stream, scratch };
-        // For nothing but to see that it can be: in memory of its own.
-        let outputs =
-            self.types.1.iter().zip(&shapes).map(|(dtype, shape)| self.memory(*dtype, shape));
-        let outputs = outputs.collect::<Result<Vec<_>>>()?;
-        let places = Places {
-            inputs: samples.iter().map(|input| input.address().unwrap_or(0)).collect(),
-            outputs: outputs.iter().map(|output| output.address().as_ptr().addr()).collect(),
-        };
-        let taken = samples.iter().map(|input| input.shape().to_vec()).collect();
-        let known = Known { taken, given: shapes };
-        recorder.record(self, &places, &known)?;
-        let bytes = lock(&recorder.scratch).byte_len();
-        tracing::debug!(block = self.label, bytes, "runs are recorded");
+        let (recorder, known) = Recorder::new(&self.gpu, &self.ports, &self.make, samples)?;
         *lock(&self.recorder) = Some(recorder);
         Ok(known)
     }
@@ -290,7 +205,7 @@ impl Shared {
         let shared = Arc::clone(self);
         beside(move || {
             let mut recorder = lock(&shared.recorder);
-            let made = recorder.as_mut().map(|recorder| recorder.record(&shared, &places, &known));
+            let made = recorder.as_mut().map(|recorder| recorder.record(&places, &known));
             let mut state = shared.state();
             state.is_busy = false;
             state.made += 1;
@@ -302,7 +217,7 @@ impl Shared {
                     state.kept.push((places, Arc::new(recording)));
                 }
                 Some(Err(error)) => {
-                    tracing::debug!(block = shared.label, %error, "a run was not recorded");
+                    tracing::debug!(block = shared.ports.label, %error, "a run was not recorded");
                 }
                 None => {}
             }
@@ -316,73 +231,4 @@ impl Drop for Shared {
         self.gpu.synchronise().ok();
         self.state().kept.clear();
     }
-}
-
-impl Recorder {
-    fn record(&mut self, shared: &Shared, places: &Places, known: &Known) -> Result<Recording> {
-        let fail = |error: ort::Error| engine_error(&shared.label, &error);
-        let location = self.session.location();
-        let over = |addresses: &[usize], types: &[DType], shapes: &[Vec<usize>]| {
-            let all = addresses.iter().zip(types).zip(shapes);
-            // SAFETY: nothing is done with the memory here; whoever plays the recording has it.
-            all.map(|((address, dtype), shape)| unsafe {
-                OrtValue::at(location, *address, *dtype, shape)
-            })
-            .collect::<ort::Result<Vec<_>>>()
-        };
-        let inputs = over(&places.inputs, &shared.types.0, &known.taken).map_err(fail)?;
-        let outputs = over(&places.outputs, &shared.types.1, &known.given).map_err(fail)?;
-        let bound: Vec<Option<OrtValue>> = outputs.into_iter().map(Some).collect();
-        let session = &mut self.session;
-        let source = Source::Scratch(Arc::clone(&self.scratch));
-        let recording = allocator::with(source, || {
-            self.stream.record(|| session.run(&inputs, &bound).map(drop).map_err(fail))
-        })?;
-        check_free(&self.scratch)?;
-        Ok(recording)
-    }
-}
-
-/// What a session keeps from one run to the next must not be in memory that others write meanwhile.
-fn check_free(scratch: &Mutex<Scratch>) -> Result<()> {
-    match lock(scratch).is_free() {
-        true => Ok(()),
-        false => Err(Error::unsupported("a recording of what keeps memory between runs")),
-    }
-}
-
-/// Has something be done on the one thread that records.
-fn beside(job: impl FnOnce() + Send + 'static) {
-    type Job = Box<dyn FnOnce() + Send>;
-    static JOBS: OnceLock<Option<Sender<Job>>> = OnceLock::new();
-    let jobs = JOBS.get_or_init(|| {
-        let (sender, receiver) = channel::<Job>();
-        let work = move || {
-            for job in receiver {
-                // One that panics is not recorded, and the others are.
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).ok();
-            }
-        };
-        std::thread::Builder::new().name("tessera-record".to_owned()).spawn(work).ok()?;
-        Some(sender)
-    });
-    if let Some(jobs) = jobs {
-        // The thread ends with the process.
-        jobs.send(Box::new(job)).ok();
-    }
-}
-
-/// Why a block with these operators is not recorded.
-pub(super) fn why_not(operators: &[String]) -> Option<Error> {
-    const RANDOM: &[&str] = &[
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-        "Dropout",
-    ];
-    let found = operators.iter().find(|operator| RANDOM.contains(&operator.as_str()))?;
-    Some(Error::unsupported(format!("a recording of {found}, which draws at random")))
 }
