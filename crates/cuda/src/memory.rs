@@ -81,17 +81,21 @@ pub struct DeviceBuffer {
 impl DeviceBuffer {
     /// Memory of so many bytes; what was in it before is still there.
     pub fn new(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
+        let free = lock(gpu).take(rounded(len)?);
+        match free {
+            Some((address, size)) => Ok(Self { gpu: Arc::clone(gpu), address, len, size }),
+            None => Self::fresh(gpu, len),
+        }
+    }
+
+    /// Memory that nobody has used before, for those who don't use it in the stream that all work goes into: what others gave
+    /// back may still be in use there.
+    pub fn fresh(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
         let size = rounded(len)?;
-        let free = lock(gpu).take(size);
-        let (address, size) = match free {
-            Some(found) => found,
-            None => {
-                gpu.enter()?;
-                let what = || format!("{len} bytes");
-                // SAFETY: the context is current; the memory is given back below.
-                (check(&what(), unsafe { result::malloc_sync(size) })?, size)
-            }
-        };
+        gpu.enter()?;
+        let what = || format!("{len} bytes");
+        // SAFETY: the context is current; the memory is given back below.
+        let address = check(&what(), unsafe { result::malloc_sync(size) })?;
         Ok(Self { gpu: Arc::clone(gpu), address, len, size })
     }
 
@@ -288,6 +292,22 @@ pub fn to_host(tensor: &Tensor) -> Result<Tensor> {
     Ok(TensorMut::over(tensor.dtype(), tensor.shape(), Box::new(guarded))?.freeze_after(event))
 }
 
+/// The first bytes of a tensor on a GPU, as they are now: all that writes it must be done.
+pub fn peek(tensor: &Tensor, most: usize) -> Result<Vec<u8>> {
+    let Location::Cuda(number) = tensor.location() else {
+        return Err(Error::usage("a look at what is on no GPU"));
+    };
+    let mut bytes = vec![0; tensor.byte_len().min(most)];
+    if !bytes.is_empty() {
+        Gpu::open(number)?.enter()?;
+        let address = tensor.address().unwrap_or(0) as sys::CUdeviceptr;
+        // SAFETY: the tensor has at least as many bytes there, and the copy is done when this returns.
+        let copied = unsafe { result::memcpy_dtoh_sync(&mut bytes, address) };
+        check("a copy from the GPU", copied)?;
+    }
+    Ok(bytes)
+}
+
 /// Copies tensors of GPUs to memory of the host, and waits until all of it is there.
 pub fn bring(tensors: Vec<(Tensor, TensorMut)>) -> Result<Vec<Tensor>> {
     let mut gpus: BTreeMap<u32, Arc<Gpu>> = BTreeMap::new();
@@ -313,11 +333,11 @@ pub fn bring(tensors: Vec<(Tensor, TensorMut)>) -> Result<Vec<Tensor>> {
     };
     let mut tensors = tensors;
     let begun = tensors.iter_mut().try_for_each(|(from, to)| begin(from, to));
-    // Also of those that were begun before one failed.
-    for gpu in gpus.values() {
-        CudaEvent::record(gpu)?.wait()?;
-    }
+    // Also for those that were begun before one failed, and for all GPUs.
+    let waited = gpus.values().map(|gpu| CudaEvent::record(gpu)?.wait());
+    let waited: Vec<Result<()>> = waited.collect();
     begun?;
+    waited.into_iter().collect::<Result<()>>()?;
     Ok(tensors.into_iter().map(|(_, to)| to.freeze()).collect())
 }
 

@@ -181,6 +181,18 @@ impl Recording {
     }
 }
 
+impl Recording {
+    /// Does it in the stream that it was recorded in, where nothing of it was done.
+    ///
+    /// # Safety
+    /// As of [`Self::play`]; and nobody else must use that memory meanwhile, in any stream.
+    pub unsafe fn play_in(&self, stream: &SideStream) -> Result<()> {
+        self.gpu.enter()?;
+        // SAFETY: both are valid, and the caller sees to the memory.
+        check("a recording", unsafe { sys::cuGraphLaunch(self.made, stream.stream).result() })
+    }
+}
+
 impl Drop for Recording {
     fn drop(&mut self) {
         if self.gpu.enter().is_ok() {

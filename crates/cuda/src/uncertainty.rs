@@ -56,7 +56,9 @@ pub fn uncertainty(scores: &Tensor, are_probabilities: bool) -> Result<Option<Te
     };
     check("finding how uncertain scores are", started)?;
     TO_HOST.add(rows * size_of::<f32>());
-    let event = Arc::new(CudaEvent::record(&gpu)?);
+    // The memory must not be given back while it is written.
+    let event = CudaEvent::record(&gpu).inspect_err(|_| drop(gpu.synchronise()))?;
+    let event = Arc::new(event);
     let guarded = Guarded::new(buffer, Arc::clone(&event));
     Ok(Some(TensorMut::over(DType::F32, &[rows], Box::new(guarded))?.freeze_after(event)))
 }

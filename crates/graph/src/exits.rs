@@ -52,7 +52,10 @@ pub fn normalised_entropy(scores: &[f64], kind: ScoreKind) -> f64 {
     let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = match kind {
         ScoreKind::Logits => scores.iter().map(|score| (score - highest).exp()).collect(),
-        ScoreKind::Probabilities => scores.iter().map(|score| score.max(0.0)).collect(),
+        // What is no number stays what it is, unlike with `max`.
+        ScoreKind::Probabilities => {
+            scores.iter().map(|&score| if score < 0.0 { 0.0 } else { score }).collect()
+        }
     };
     let sum: f64 = weights.iter().sum();
     let entropy: f64 = weights
@@ -182,7 +185,7 @@ mod tests {
         for scores in [[f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::NEG_INFINITY; 2]] {
             assert_eq!(normalised_entropy(&scores, ScoreKind::Logits), 1.0);
         }
-        for scores in [[0.0, 0.0], [f64::INFINITY, 1.0]] {
+        for scores in [[0.0, 0.0], [f64::INFINITY, 1.0], [f64::NAN, 1.0]] {
             assert_eq!(normalised_entropy(&scores, ScoreKind::Probabilities), 1.0);
         }
     }

@@ -87,12 +87,16 @@ const AT_A_TIME: usize = 4;
 const MOST_OF_A_SIZE: usize = 512;
 /// Most of one size on a GPU: the rest goes through the host.
 const MOST_ON_GPU: usize = 64;
+/// Most of one size that a GPU copies to: they are in memory from the beginning on. The rest is copied twice.
+const MOST_RESULTS: usize = 16;
 
 /// Memory that other processes read without a copy.
 pub struct SharedMemory {
     courier: Courier,
     /// Pools by the size of their buffers.
     pools: Mutex<BTreeMap<usize, Vec<Pool>>>,
+    /// Most buffers of one size.
+    most: usize,
     /// A GPU that copies to it.
     gpu: Option<u32>,
 }
@@ -100,12 +104,12 @@ pub struct SharedMemory {
 impl SharedMemory {
     /// Memory in pools of this courier.
     pub fn new(courier: Courier) -> Self {
-        Self { courier, pools: Mutex::default(), gpu: None }
+        Self { courier, pools: Mutex::default(), most: MOST_OF_A_SIZE, gpu: None }
     }
 
     /// Memory that a GPU copies to as well.
     fn copied_to_by(courier: Courier, gpu: u32) -> Self {
-        Self { gpu: Some(gpu), ..Self::new(courier) }
+        Self { gpu: Some(gpu), most: MOST_RESULTS, ..Self::new(courier) }
     }
 
     /// A buffer that is free, or `None` where there are as many as there may be.
@@ -118,7 +122,7 @@ impl SharedMemory {
             }
         }
         match same.last() {
-            Some(last) if same.len() * AT_A_TIME >= MOST_OF_A_SIZE => Ok(Err(last.clone())),
+            Some(last) if same.len() * AT_A_TIME >= self.most => Ok(Err(last.clone())),
             _ => {
                 // Pages that nobody has written to take no memory.
                 let buffers = [Buffers { bytes: size, count: AT_A_TIME }];

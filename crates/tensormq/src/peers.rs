@@ -85,10 +85,11 @@ impl Peers {
 
     /// The GPU that an instance reads tensors on; none for the CPU, and where tensors don't get there as they are.
     pub fn device_of(&self, name: &str) -> Option<Device> {
-        if self.transport.is_some_and(|transport| transport != Transport::Shm) {
-            return None;
-        }
-        lock(&self.known).get(name).and_then(|known| known.address.device)
+        let known = lock(&self.known);
+        let address = &known.get(name)?.address;
+        let is_here = address.courier == self.courier.id();
+        let as_they_are = is_here || self.transport.is_none_or(|way| way == Transport::Shm);
+        address.device.filter(|_| as_they_are)
     }
 
     /// The sender to an instance; `Lost` where there is none of that name any more.

@@ -152,12 +152,13 @@ impl OpenPool {
         let control = Segment::create(control_len(slots.len()), Writers::All)?;
         let payload = Segment::create(len, Writers::Creator)?;
         let plan = Plan { id, holder: OWNER, gpu: None, buffers: buffers.to_vec() };
+        let bell = Bell::new()?;
         // SAFETY: the segment is mapped in whole pages, and a pool lets go of this before it. Where it can't be, the GPU
         // copies all the same.
         let pin = |gpu| unsafe { Registered::over(gpu, payload.address(), payload.len()) }.ok();
         let pinned = gpu.filter(|_| len <= MOST_PINNED).and_then(pin);
         let payload = (payload, None);
-        let mut made = Self::over(plan, slots, control, payload, Bell::new()?, settle, None);
+        let mut made = Self::over(plan, slots, control, payload, bell, settle, None);
         made.pinned = pinned;
         Ok(Arc::new(made))
     }

@@ -2,7 +2,8 @@
 //!
 //! A process has one for each GPU, which all its sessions ask. What runs has its memory from one arena, ONNX Runtime's own:
 //! all work goes into one stream, so that what one is done with the next can use at once. What is recorded has its memory
-//! from scratch ([`Scratch`]), at addresses that stay its own. Who asks is known by the thread.
+//! from scratch ([`Scratch`]), at addresses that stay its own. A session that is made has its from the driver: it is filled
+//! in another stream, in which what others gave back may still be in use. Who asks is known by the thread.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,7 +29,7 @@ const TOO_MUCH: usize = 1 << 60;
 /// Where a thread's memory comes from, where it is not the arena.
 #[derive(Clone)]
 pub(super) enum Source {
-    /// For as long as the session is there.
+    /// The driver: for as long as the session is there.
     Kept(Arc<Gpu>),
     /// For a run.
     Scratch(Arc<Mutex<Scratch>>),
@@ -54,7 +55,7 @@ pub(super) fn with<T>(source: Source, work: impl FnOnce() -> T) -> T {
 
 /// Memory that did not come from the arena.
 enum Given {
-    Kept { _buffer: DeviceBuffer },
+    Kept(DeviceBuffer),
     Scratch(Arc<Mutex<Scratch>>, Part),
 }
 
@@ -132,7 +133,8 @@ unsafe extern "system" fn free(this: *mut OrtAllocator, pointer: *mut c_void) {
     let given = lock(&this.given).remove(&pointer.addr());
     match given {
         Some(Given::Scratch(from, part)) => lock(&from).give_back(part),
-        Some(Given::Kept { .. }) => {}
+        // To the driver, which waits for work that uses it: it may be another stream's.
+        Some(Given::Kept(buffer)) => buffer.release(),
         None => this.to_arena(pointer),
     }
 }
@@ -146,8 +148,8 @@ impl Allocator {
     fn take(&self, source: Source, len: usize) -> Result<usize> {
         let (address, given) = match source {
             Source::Kept(gpu) => {
-                let buffer = DeviceBuffer::new(&gpu, len)?;
-                (buffer.address().as_ptr().expose_provenance(), Given::Kept { _buffer: buffer })
+                let buffer = DeviceBuffer::fresh(&gpu, len)?;
+                (buffer.address().as_ptr().expose_provenance(), Given::Kept(buffer))
             }
             Source::Scratch(from) => {
                 let part = lock(&from).take(len)?;

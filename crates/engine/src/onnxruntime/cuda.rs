@@ -153,7 +153,8 @@ impl GpuSessions {
                 Arena::Own => Ok(builder),
             }
         };
-        let (session, values) = self.on_gpu.session(builder, label)?;
+        let kept = Source::Kept(Arc::clone(&self.gpu));
+        let (session, values) = allocator::with(kept, || self.on_gpu.session(builder, label))?;
         let weights = values.map(|values| (Arc::clone(&self.on_gpu), values));
         BoundSession::new(session, weights, Arc::clone(&self.ports), self.gpu.number())
     }
@@ -166,8 +167,7 @@ impl GpuSessions {
         if self.arena == Arena::Own {
             return Err(Error::unsupported("a recording in memory that the session keeps"));
         }
-        let kept = Source::Kept(Arc::clone(&self.gpu));
-        let made = allocator::with(kept, || self.make(stream.pointer()))?;
+        let made = self.make(stream.pointer())?;
         match made.is_on_gpu() {
             true => Ok(made),
             false => Err(Error::unsupported("a recording of a block that runs on the CPU in part")),
@@ -207,7 +207,8 @@ impl Session for CudaBlock {
 
     fn record_runs(&mut self) {
         let may = |sessions: &Arc<GpuSessions>| {
-            sessions.options.cuda.recordings && self.recorded.is_none()
+            let is_wanted = sessions.options.cuda.recordings && self.recorded.is_none();
+            is_wanted && self.session.is_on_gpu()
         };
         let Some(sessions) = self.sessions.clone().filter(may) else { return };
         let (gpu, ports) = (Arc::clone(&self.gpu), Arc::clone(&self.ports));

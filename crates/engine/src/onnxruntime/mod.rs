@@ -21,7 +21,7 @@ mod scratch;
 mod session;
 mod value;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -162,7 +162,7 @@ impl OnnxRuntime {
     /// own arena.
     fn arena(&self, gpu: &Gpu) -> Arena {
         // As the environment, it is the same for the whole process.
-        static ARENAS: Mutex<BTreeMap<u32, Arena>> = Mutex::new(BTreeMap::new());
+        static ARENAS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
         let mut arenas = lock(&ARENAS);
         let register = || -> Result<()> {
             let fail = |error: ort::Error| Error::engine(format!("ONNX Runtime: {error}"));
@@ -172,14 +172,20 @@ impl OnnxRuntime {
             let session = builder.commit_from_memory(&allocator::smallest_model()).map_err(fail)?;
             allocator::register(&self.builders.environment, &session, gpu.number()).map_err(fail)
         };
-        let made = || match register() {
-            Ok(()) => Arena::Shared,
+        if arenas.contains(&gpu.number()) {
+            return Arena::Shared;
+        }
+        match register() {
+            Ok(()) => {
+                arenas.insert(gpu.number());
+                Arena::Shared
+            }
+            // The next may have more luck, where there was no memory.
             Err(error) => {
-                tracing::debug!(%error, "sessions on a GPU have an arena each");
+                tracing::debug!(%error, "a session on a GPU has an arena of its own");
                 Arena::Own
             }
-        };
-        *arenas.entry(gpu.number()).or_insert_with(made)
+        }
     }
 
     /// Loads a block onto a GPU. Its weights are there once; every load is a session of its own, as one must not

@@ -218,6 +218,12 @@ impl Shared {
                 }
                 Some(Err(error)) => {
                     tracing::debug!(block = shared.ports.label, %error, "a run was not recorded");
+                    if recorder.as_ref().is_some_and(Recorder::is_spoilt) {
+                        shared.gpu.synchronise().ok();
+                        state.kept.clear();
+                        state.stage = Stage::Never;
+                        *recorder = None;
+                    }
                 }
                 None => {}
             }

@@ -15,6 +15,12 @@ use super::{engine_error, lock};
 /// Runs before the first is recorded: kernels are chosen in the first, memory is laid out in the next.
 const WARM_UP: usize = 3;
 
+/// How often a recording is played before it is trusted.
+const TRIALS: usize = 2;
+
+/// Of an output, the bytes that are compared then.
+const MOST_COMPARED: usize = 16 << 20;
+
 /// The shape of each input or output.
 type Shapes = Vec<Vec<usize>>;
 
@@ -49,6 +55,8 @@ pub(super) struct Recorder {
     ports: Arc<Ports>,
     /// What its recordings use.
     scratch: Arc<Mutex<Scratch>>,
+    /// Whether it has kept memory that all recordings share.
+    is_spoilt: bool,
 }
 
 impl Recorder {
@@ -60,28 +68,75 @@ impl Recorder {
         samples: &[Tensor],
     ) -> Result<(Self, Known)> {
         let stream = SideStream::new(gpu)?;
-        let mut session = make(&stream)?;
+        let session = make(&stream)?;
         // Not the memory of recordings, which may be played at the same time.
         let scratch = Scratch::new(gpu)?;
-        let source = Source::Scratch(Arc::clone(&scratch));
-        let shapes = allocator::with(source, || warm_up(&mut session, ports, samples));
+        let ports = Arc::clone(ports);
+        let mut recorder = Self { session, stream, ports, scratch, is_spoilt: false };
+        let tried = recorder.try_on(gpu, samples);
         // The inputs are given back by the order of another stream, and so is this memory.
-        stream.synchronise()?;
-        let shapes = shapes?;
-        check_free(&scratch)?;
-        drop(scratch);
-        let scratch = Scratch::shared(gpu)?;
-        let mut recorder = Self { session, stream, ports: Arc::clone(ports), scratch };
-        // For nothing but to see that it can be: in memory of its own.
-        let outputs = ports.outputs.iter().zip(&shapes);
-        let outputs = outputs.map(|((_, dtype), shape)| memory(gpu, *dtype, shape));
+        recorder.stream.synchronise()?;
+        let known = tried?;
+        recorder.scratch = Scratch::shared(gpu)?;
+        Ok((recorder, known))
+    }
+
+    /// Whether nothing more must be recorded, nor be played that was.
+    pub(super) fn is_spoilt(&self) -> bool {
+        self.is_spoilt
+    }
+
+    /// Runs the session, and records a run that gives the same each time it is played.
+    ///
+    /// Something that a library does beside the stream is no part of a recording. It was done while that was recorded, and so
+    /// is missed the second time.
+    fn try_on(&mut self, gpu: &Arc<Gpu>, samples: &[Tensor]) -> Result<Known> {
+        let source = Source::Scratch(Arc::clone(&self.scratch));
+        let (given, expected) = allocator::with(source, || self.warm_up(samples))?;
+        let outputs = self.ports.outputs.iter().zip(&given).map(|((_, dtype), shape)| {
+            // In memory that nobody uses in another stream.
+            TensorMut::over(
+                *dtype,
+                shape,
+                Box::new(DeviceBuffer::fresh(gpu, bytes(*dtype, shape))?),
+            )
+        });
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
         let taken = samples.iter().map(|input| input.shape().to_vec()).collect();
-        let known = Known { taken, given: shapes };
-        recorder.record(&Places::of(samples, outputs.iter()), &known)?;
-        let bytes = lock(&recorder.scratch).byte_len();
-        tracing::debug!(block = ports.label, bytes, "runs are recorded");
-        Ok((recorder, known))
+        let known = Known { taken, given };
+        let recording = self.record(&Places::of(samples, outputs.iter()), &known)?;
+        // SAFETY: all memory that it uses is of this recorder alone, and stays until it is done.
+        let played = (0..TRIALS).try_for_each(|_| unsafe { recording.play_in(&self.stream) });
+        self.stream.synchronise()?;
+        played?;
+        for (output, expected) in outputs.into_iter().zip(expected) {
+            if tessera_cuda::peek(&output.freeze(), MOST_COMPARED)? != expected {
+                return Err(Error::unsupported("a recording that gives something else than a run"));
+            }
+        }
+        let bytes = lock(&self.scratch).byte_len();
+        tracing::debug!(block = self.ports.label, bytes, "runs are recorded");
+        Ok(known)
+    }
+
+    /// Runs the session on these inputs; the shapes of its outputs, and what is in them.
+    fn warm_up(&mut self, samples: &[Tensor]) -> Result<(Shapes, Vec<Vec<u8>>)> {
+        let ports = &self.ports;
+        let fail = |error: ort::Error| engine_error(&ports.label, &error);
+        let location = self.session.location();
+        let values = samples.iter().map(OrtValue::over).collect::<ort::Result<Vec<_>>>();
+        let values = values.map_err(fail)?;
+        let free: Vec<Option<OrtValue>> = ports.outputs.iter().map(|_| None).collect();
+        let mut outputs = Vec::new();
+        for _ in 0..WARM_UP {
+            outputs = self.session.run(&values, &free).map_err(fail)?;
+        }
+        let tensors = outputs.into_iter().map(|value| value.into_tensor_at(location));
+        let tensors = tensors.collect::<ort::Result<Vec<Tensor>>>().map_err(fail)?;
+        self.stream.synchronise()?;
+        let found = tensors.iter().map(|tensor| tessera_cuda::peek(tensor, MOST_COMPARED));
+        let found = found.collect::<Result<_>>()?;
+        Ok((tensors.iter().map(|tensor| tensor.shape().to_vec()).collect(), found))
     }
 
     /// Records a run on this memory.
@@ -105,40 +160,23 @@ impl Recorder {
         let recording = allocator::with(source, || {
             self.stream.record(|| session.run(&inputs, &bound).map(drop).map_err(fail))
         })?;
-        check_free(&self.scratch)?;
-        Ok(recording)
+        // What a session keeps from one run to the next must not be in memory that others write meanwhile.
+        self.is_spoilt |= !lock(&self.scratch).is_free();
+        match self.is_spoilt {
+            true => Err(Error::unsupported("a recording of what keeps memory between runs")),
+            false => Ok(recording),
+        }
     }
-}
-
-/// Runs a session on these inputs; the shapes of its outputs.
-fn warm_up(session: &mut BoundSession, ports: &Ports, samples: &[Tensor]) -> Result<Shapes> {
-    let fail = |error: ort::Error| engine_error(&ports.label, &error);
-    let location = session.location();
-    let values = samples.iter().map(OrtValue::over).collect::<ort::Result<Vec<_>>>();
-    let values = values.map_err(fail)?;
-    let free: Vec<Option<OrtValue>> = ports.outputs.iter().map(|_| None).collect();
-    let mut outputs = Vec::new();
-    for _ in 0..WARM_UP {
-        outputs = session.run(&values, &free).map_err(fail)?;
-    }
-    let tensors = outputs.into_iter().map(|value| value.into_tensor_at(location));
-    let tensors = tensors.collect::<ort::Result<Vec<Tensor>>>().map_err(fail)?;
-    Ok(tensors.iter().map(|tensor| tensor.shape().to_vec()).collect())
 }
 
 /// Memory for a tensor, in the order of the stream that all work goes into.
 pub(super) fn memory(gpu: &Arc<Gpu>, dtype: DType, shape: &[usize]) -> Result<TensorMut> {
-    let count = tessera_core::element_count(shape).and_then(|count| dtype.bytes(count));
-    let buffer = DeviceBuffer::new(gpu, count.unwrap_or(0))?;
-    TensorMut::over(dtype, shape, Box::new(buffer))
+    TensorMut::over(dtype, shape, Box::new(DeviceBuffer::new(gpu, bytes(dtype, shape))?))
 }
 
-/// What a session keeps from one run to the next must not be in memory that others write meanwhile.
-fn check_free(scratch: &Mutex<Scratch>) -> Result<()> {
-    match lock(scratch).is_free() {
-        true => Ok(()),
-        false => Err(Error::unsupported("a recording of what keeps memory between runs")),
-    }
+fn bytes(dtype: DType, shape: &[usize]) -> usize {
+    let count = tessera_core::element_count(shape).and_then(|count| dtype.bytes(count));
+    count.unwrap_or(0)
 }
 
 /// Has something be done on the one thread that records.

@@ -8,6 +8,7 @@ use tessera_plan::{Leg, Log, Outcome};
 use tessera_tensormq::{Deadline, Inbox, MOST_DEPTH, Message, Received, Wait};
 
 use super::Shared;
+use super::exit::Uncertainty;
 use crate::batch;
 
 /// How long those of one batch may be apart when they come to the next block.
@@ -52,7 +53,7 @@ pub(super) struct Item {
     pub(super) inputs: Vec<Tensor>,
     pub(super) rows: Option<usize>,
     /// How uncertain its least certain row is, where it was run at an exit.
-    pub(super) uncertainty: Option<f64>,
+    pub(super) uncertainty: Option<Uncertainty>,
 }
 
 impl Shared {

@@ -6,17 +6,28 @@ use tessera_plan::ExitLeg;
 use super::door::Item;
 use crate::uncertainty::{by_row, highest};
 
-/// How uncertain the least certain row of each request is; `None` for one that is at no exit.
-pub(super) type Uncertainties = Vec<Option<f64>>;
+/// How uncertain the least certain row of a request is, or why that can't be told.
+pub(super) type Uncertainty = Result<f64, String>;
 
-/// Finds that for a batch.
+/// Finds that for each request of a batch; `None` for one that is at no exit.
 ///
 /// `outputs` are those of all of them, one after the other, and `rows` how many each has.
 pub(super) fn uncertainties(
     batch: &[Item],
     outputs: &[Tensor],
     rows: &[usize],
-) -> Result<Uncertainties> {
+) -> Vec<Option<Uncertainty>> {
+    match find(batch, outputs, rows) {
+        Ok(found) => found.into_iter().map(|found| found.map(Ok)).collect(),
+        // The others of the batch have nothing to do with it.
+        Err(error) => {
+            let told = |item: &Item| item.leg.exit.as_ref().map(|_| Err(error.to_string()));
+            batch.iter().map(told).collect()
+        }
+    }
+}
+
+fn find(batch: &[Item], outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Option<f64>>> {
     // All of a batch are at one block, and what its scores are is the same for all.
     let Some(exit) = batch.iter().find_map(|item| item.leg.exit.as_ref()) else {
         return Ok(batch.iter().map(|_| None).collect());
@@ -44,6 +55,7 @@ pub(super) fn uncertainties(
 }
 
 /// Whether a request leaves.
-pub(super) fn leaves(exit: &ExitLeg, uncertainty: Option<f64>) -> bool {
-    uncertainty.is_some_and(|highest| highest <= f64::from(exit.threshold))
+pub(super) fn leaves(exit: &ExitLeg, uncertainty: Option<Uncertainty>) -> Result<bool, String> {
+    let highest = uncertainty.transpose()?;
+    Ok(highest.is_some_and(|highest| highest <= f64::from(exit.threshold)))
 }

@@ -54,7 +54,14 @@ impl Shared {
         drop(inputs);
         let mut tensors = message.take_tensors();
         if let Some(exit) = &leg.exit {
-            if exit::leaves(exit, uncertainty) {
+            let leaves = match exit::leaves(exit, uncertainty) {
+                Ok(leaves) => leaves,
+                Err(error) => {
+                    self.home(&message, &log, &Outcome::Failed(error), Vec::new());
+                    return None;
+                }
+            };
+            if leaves {
                 self.record(&mut log, time);
                 self.home(&message, &log, &Outcome::Exit(exit.number), outputs);
                 return None;

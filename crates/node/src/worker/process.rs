@@ -9,7 +9,7 @@ use tessera_tensormq::{Deadline, Wait};
 use super::Shared;
 use super::ahead::Ahead;
 use super::door::Item;
-use super::exit::{Uncertainties, uncertainties};
+use super::exit::{Uncertainty, uncertainties};
 use super::onward::Time;
 use crate::batch;
 use crate::cores::Share;
@@ -28,7 +28,7 @@ impl Shared {
             time.computed = self.parts.unit.gpu_time_of(total);
         }
         let mut ahead = Ahead::new(self, &batch, &rows, time);
-        let run = || -> Result<(Vec<Vec<Tensor>>, Uncertainties)> {
+        let run = || -> Result<Vec<(Vec<Tensor>, Option<Uncertainty>)>> {
             let begun = Deadline::now().nanoseconds();
             let turn = Turn {
                 requests: batch.iter().map(|item| &item.inputs[..]).collect(),
@@ -47,21 +47,20 @@ impl Shared {
                 true => self.parts.memory.on_host(outputs)?,
                 false => outputs,
             };
-            let uncertain = uncertainties(&batch, &outputs, &rows)?;
+            let uncertain = uncertainties(&batch, &outputs, &rows);
             time.apart = Deadline::now().nanoseconds().saturating_sub(begun);
-            Ok((batch::split(&outputs, &rows)?, uncertain))
+            Ok(batch::split(&outputs, &rows)?.into_iter().zip(uncertain).collect())
         };
         let outputs = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))
             .unwrap_or_else(|_| Err(Error::engine("the block panicked")));
         let is_sent = ahead.map(Ahead::finish).filter(|sent| sent.any());
         match (outputs, is_sent) {
-            (Ok((outputs, uncertain)), is_sent) => {
+            (Ok(outputs), is_sent) => {
                 // Before it is sent on: whoever has the answer may ask for the count.
                 self.done.fetch_add(batch.len() as u64, Ordering::Relaxed);
-                let items = batch.into_iter().zip(uncertain);
-                let items = items.map(|(item, uncertainty)| Item { uncertainty, ..item });
-                let items = items.zip(outputs).zip(rows).enumerate();
-                let rest = items.filter_map(|(index, ((item, outputs), rows))| {
+                let items = batch.into_iter().zip(outputs).zip(rows).enumerate();
+                let rest = items.filter_map(|(index, ((item, (outputs, uncertainty)), rows))| {
+                    let item = Item { uncertainty, ..item };
                     let is_sent = is_sent.as_ref().is_some_and(|sent| sent.has(index));
                     (!is_sent).then_some((item, outputs, Time { rows, ..time }))
                 });
