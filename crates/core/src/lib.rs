@@ -19,4 +19,4 @@ pub use hash::ContentHash;
 pub use random::Random;
 pub use region::{Buffer, Event, HostBuffer, Location, PoolId, PoolSlot, Region, ToBeWritten};
 pub use shape::{Dim, TensorType, display_shape, element_count};
-pub use tensor::{Tensor, TensorMut};
+pub use tensor::{Tensor, TensorMut, byte_len};

@@ -375,7 +375,8 @@ impl fmt::Debug for Tensor {
     }
 }
 
-fn byte_len(dtype: DType, shape: &[usize]) -> Result<usize> {
+/// How many bytes a tensor has; an error where that is no number.
+pub fn byte_len(dtype: DType, shape: &[usize]) -> Result<usize> {
     element_count(shape).and_then(|count| dtype.bytes(count)).ok_or_else(|| {
         Error::usage(format!("{} has no size in bytes", display_shape(dtype, shape)))
     })

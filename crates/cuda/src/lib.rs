@@ -13,6 +13,7 @@
 mod copies;
 mod device;
 mod driver;
+mod entropy;
 mod event;
 mod gpu;
 mod growing;
@@ -22,11 +23,11 @@ mod recording;
 mod registered;
 mod shared;
 mod span;
-mod uncertainty;
 
 pub use copies::{Copies, copies};
 pub use device::{GpuInfo, Peer, devices, pci};
 pub use driver::{driver_version, is_there};
+pub use entropy::entropy;
 pub use event::CudaEvent;
 pub use gpu::Gpu;
 pub use growing::GrowingBuffer;
@@ -38,4 +39,3 @@ pub use recording::{Recording, SideStream};
 pub use registered::Registered;
 pub use shared::{HANDLE, SharedMemory};
 pub use span::{OpenSpan, Span};
-pub use uncertainty::uncertainty;

@@ -76,6 +76,8 @@ pub struct DeviceBuffer {
     address: sys::CUdeviceptr,
     len: usize,
     size: usize,
+    /// Whether it is kept for the next who needs as much.
+    is_kept: bool,
 }
 
 impl DeviceBuffer {
@@ -83,7 +85,9 @@ impl DeviceBuffer {
     pub fn new(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
         let free = lock(gpu).take(rounded(len)?);
         match free {
-            Some((address, size)) => Ok(Self { gpu: Arc::clone(gpu), address, len, size }),
+            Some((address, size)) => {
+                Ok(Self { gpu: Arc::clone(gpu), address, len, size, is_kept: true })
+            }
             None => Self::fresh(gpu, len),
         }
     }
@@ -96,19 +100,12 @@ impl DeviceBuffer {
         let what = || format!("{len} bytes");
         // SAFETY: the context is current; the memory is given back below.
         let address = check(&what(), unsafe { result::malloc_sync(size) })?;
-        Ok(Self { gpu: Arc::clone(gpu), address, len, size })
+        Ok(Self { gpu: Arc::clone(gpu), address, len, size, is_kept: true })
     }
 
     /// Gives it back to the driver, instead of keeping it for the next who needs as much.
-    pub fn release(self) {
-        let this = std::mem::ManuallyDrop::new(self);
-        if this.gpu.enter().is_ok() {
-            // SAFETY: it was allocated by `new`, and nobody has the address any more. The driver waits for work
-            // that uses it. What goes wrong here can't be mended.
-            unsafe { result::free_sync(this.address) }.ok();
-        }
-        // SAFETY: it is read once, and what it was in is not dropped.
-        drop(unsafe { std::ptr::read(&raw const this.gpu) });
+    pub fn release(mut self) {
+        self.is_kept = false;
     }
 
     /// Copies bytes of the host here, in the stream.
@@ -128,11 +125,11 @@ impl DeviceBuffer {
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         let most_bytes = self.gpu.total_bytes() / MOST_KEPT_PART;
-        if lock(&self.gpu).keep(self.address, self.size, most_bytes) {
+        if self.is_kept && lock(&self.gpu).keep(self.address, self.size, most_bytes) {
             return;
         }
         if self.gpu.enter().is_ok() {
-            // SAFETY: it was allocated by `new`, and nobody has the address any more. The driver waits for work
+            // SAFETY: it was allocated by `fresh`, and nobody has the address any more. The driver waits for work
             // that uses it. What goes wrong here can't be mended.
             unsafe { result::free_sync(self.address) }.ok();
         }

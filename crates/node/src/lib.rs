@@ -7,6 +7,7 @@ mod block_process;
 mod buffers;
 mod compare;
 mod cores;
+mod entropy;
 mod given_up;
 mod gpu_queue;
 mod instance;
@@ -20,7 +21,6 @@ mod reach;
 mod run;
 mod slot;
 mod source;
-mod uncertainty;
 mod unit;
 mod worker;
 

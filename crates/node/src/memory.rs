@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use tessera_core::{DType, Error, Location, Result, Tensor, TensorMut, element_count};
+use tessera_core::{DType, Location, Result, Tensor, TensorMut, byte_len};
 use tessera_engine::{Pinned, bring_from_device, copy_across, copy_on_device, to_host};
 use tessera_tensormq::{Buffers, Courier, Pool, Wait};
 
@@ -71,9 +71,7 @@ impl PinnedMemory {
 
 impl Memory for PinnedMemory {
     fn tensor(&self, dtype: DType, shape: &[usize], _: Wait) -> Result<TensorMut> {
-        let len = element_count(shape)
-            .and_then(|count| dtype.bytes(count))
-            .ok_or_else(|| Error::usage(format!("{dtype} of {shape:?} has no size in bytes")))?;
+        let len = byte_len(dtype, shape)?;
         TensorMut::over(dtype, shape, self.0.buffer(len)?)
     }
 
@@ -140,9 +138,7 @@ impl SharedMemory {
 
 impl Memory for SharedMemory {
     fn tensor(&self, dtype: DType, shape: &[usize], wait: Wait) -> Result<TensorMut> {
-        let len = element_count(shape)
-            .and_then(|count| dtype.bytes(count))
-            .ok_or_else(|| Error::usage(format!("{dtype} of {shape:?} has no size in bytes")))?;
+        let len = byte_len(dtype, shape)?;
         let size = size_class(len);
         let buffer = match self.free(size)? {
             Ok(buffer) => buffer,
@@ -251,7 +247,7 @@ impl Memory for DeviceMemory {
     }
 
     fn tensor_on_gpu(&self, dtype: DType, shape: &[usize]) -> Option<TensorMut> {
-        let len = element_count(shape).and_then(|count| dtype.bytes(count))?;
+        let len = byte_len(dtype, shape).ok()?;
         TensorMut::over(dtype, shape, self.free(self.gpu, size_class(len))?).ok()
     }
 

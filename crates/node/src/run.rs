@@ -8,7 +8,7 @@ use tessera_engine::to_host;
 use tessera_graph::{Source, check_inputs};
 
 use crate::LoadedModel;
-use crate::uncertainty::{by_row, highest};
+use crate::entropy::{by_row, highest};
 
 /// What to do with exits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

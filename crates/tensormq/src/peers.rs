@@ -92,6 +92,11 @@ impl Peers {
         address.device.filter(|_| as_they_are)
     }
 
+    /// Whether an instance is in this process and runs on a GPU, so that tensors on one are handed over as they are.
+    pub fn is_here_on_gpu(&self, name: &str) -> bool {
+        self.is_here(name) && self.device_of(name).is_some()
+    }
+
     /// The sender to an instance; `Lost` where there is none of that name any more.
     pub fn sender(&self, name: &str) -> Result<Arc<Mutex<Sender>>> {
         let gone = || Error::lost(format!("instance {name} is gone"));

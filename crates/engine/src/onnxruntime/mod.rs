@@ -164,6 +164,9 @@ impl OnnxRuntime {
         // As the environment, it is the same for the whole process.
         static ARENAS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
         let mut arenas = lock(&ARENAS);
+        if arenas.contains(&gpu.number()) {
+            return Arena::Shared;
+        }
         let register = || -> Result<()> {
             let fail = |error: ort::Error| Error::engine(format!("ONNX Runtime: {error}"));
             let mut builder = self.builders.builder(&LoadOptions::default())?;
@@ -172,9 +175,6 @@ impl OnnxRuntime {
             let session = builder.commit_from_memory(&allocator::smallest_model()).map_err(fail)?;
             allocator::register(&self.builders.environment, &session, gpu.number()).map_err(fail)
         };
-        if arenas.contains(&gpu.number()) {
-            return Arena::Shared;
-        }
         match register() {
             Ok(()) => {
                 arenas.insert(gpu.number());

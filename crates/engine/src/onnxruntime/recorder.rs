@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use tessera_core::{DType, Error, Result, Tensor, TensorMut};
+use tessera_core::{DType, Error, Result, Tensor, TensorMut, byte_len};
 use tessera_cuda::{DeviceBuffer, Gpu, Recording, SideStream};
 
 use super::allocator::{self, Source};
@@ -95,11 +95,8 @@ impl Recorder {
         let (given, expected) = allocator::with(source, || self.warm_up(samples))?;
         let outputs = self.ports.outputs.iter().zip(&given).map(|((_, dtype), shape)| {
             // In memory that nobody uses in another stream.
-            TensorMut::over(
-                *dtype,
-                shape,
-                Box::new(DeviceBuffer::fresh(gpu, bytes(*dtype, shape))?),
-            )
+            let buffer = DeviceBuffer::fresh(gpu, byte_len(*dtype, shape)?)?;
+            TensorMut::over(*dtype, shape, Box::new(buffer))
         });
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
         let taken = samples.iter().map(|input| input.shape().to_vec()).collect();
@@ -171,12 +168,7 @@ impl Recorder {
 
 /// Memory for a tensor, in the order of the stream that all work goes into.
 pub(super) fn memory(gpu: &Arc<Gpu>, dtype: DType, shape: &[usize]) -> Result<TensorMut> {
-    TensorMut::over(dtype, shape, Box::new(DeviceBuffer::new(gpu, bytes(dtype, shape))?))
-}
-
-fn bytes(dtype: DType, shape: &[usize]) -> usize {
-    let count = tessera_core::element_count(shape).and_then(|count| dtype.bytes(count));
-    count.unwrap_or(0)
+    TensorMut::over(dtype, shape, Box::new(DeviceBuffer::new(gpu, byte_len(dtype, shape)?)?))
 }
 
 /// Has something be done on the one thread that records.

@@ -457,11 +457,10 @@ impl Inner {
     /// as it is within the process alone, to blocks that run on one.
     fn within_reach(&self, instance: &str, mut message: Message) -> Result<Message> {
         let is_on_host = |tensor: &Tensor| tensor.location() == Location::Host;
-        let device = self.peers.device_of(instance);
-        let stays = self.peers.is_here(instance) && device.is_some();
-        if stays || message.tensors().iter().all(is_on_host) {
+        if message.tensors().iter().all(is_on_host) || self.peers.is_here_on_gpu(instance) {
             return Ok(message);
         }
+        let device = self.peers.device_of(instance);
         let tensors = message.take_tensors().into_iter().map(|tensor| match is_on_host(&tensor) {
             true => Ok(tensor),
             false => (self.share)(tensor, device),

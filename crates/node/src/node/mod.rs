@@ -206,7 +206,8 @@ impl Node {
                 for key in made {
                     self.0.remove(&key);
                 }
-                return Err(error.within(format!("unit {}", unit.id)));
+                let tasks = unit.tasks.join(", ");
+                return Err(error.within(format!("unit {} (of {tasks})", unit.id)));
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use tessera_plan::{Leg, Log, Outcome};
 use tessera_tensormq::{Deadline, Inbox, MOST_DEPTH, Message, Received, Wait};
 
 use super::Shared;
-use super::exit::Uncertainty;
+use super::exit::Entropy;
 use crate::batch;
 
 /// How long those of one batch may be apart when they come to the next block.
@@ -53,7 +53,7 @@ pub(super) struct Item {
     pub(super) inputs: Vec<Tensor>,
     pub(super) rows: Option<usize>,
     /// How uncertain its least certain row is, where it was run at an exit.
-    pub(super) uncertainty: Option<Uncertainty>,
+    pub(super) entropy: Option<Entropy>,
 }
 
 impl Shared {
@@ -104,7 +104,7 @@ impl Shared {
             return None;
         };
         let rows = batch::rows(&inputs);
-        Some(Item { message, leg, log, inputs, rows, uncertainty: None })
+        Some(Item { message, leg, log, inputs, rows, entropy: None })
     }
 
     /// Drops a request whose deadline has passed, or that nobody waits for any more.

@@ -4,19 +4,19 @@ use tessera_core::{Error, Result, Tensor};
 use tessera_plan::ExitLeg;
 
 use super::door::Item;
-use crate::uncertainty::{by_row, highest};
+use crate::entropy::{by_row, highest};
 
 /// How uncertain the least certain row of a request is, or why that can't be told.
-pub(super) type Uncertainty = Result<f64, String>;
+pub(super) type Entropy = Result<f64, String>;
 
 /// Finds that for each request of a batch; `None` for one that is at no exit.
 ///
 /// `outputs` are those of all of them, one after the other, and `rows` how many each has.
-pub(super) fn uncertainties(
+pub(super) fn entropies(
     batch: &[Item],
     outputs: &[Tensor],
     rows: &[usize],
-) -> Vec<Option<Uncertainty>> {
+) -> Vec<Option<Entropy>> {
     match find(batch, outputs, rows) {
         Ok(found) => found.into_iter().map(|found| found.map(Ok)).collect(),
         // The others of the batch have nothing to do with it.
@@ -34,28 +34,26 @@ fn find(batch: &[Item], outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Option
     };
     let scores = outputs.first().ok_or_else(|| Error::engine("an exit gave no scores"))?;
     let found = by_row(scores, exit.scores)?;
+    if batch.len() == 1 {
+        return Ok(vec![Some(highest(&found))]);
+    }
     let total: usize = rows.iter().sum();
     // A row of a request may have several of scores.
     let each = found.len().checked_div(total).unwrap_or(0);
-    if batch.len() > 1 && each * total != found.len() {
+    if each * total != found.len() {
         return Err(Error::engine("an exit gave no scores for some rows of a batch"));
     }
     let mut rest = &found[..];
-    let of_item = |(index, item): (usize, &Item)| {
-        let len = if batch.len() > 1 {
-            rows.get(index).map_or(0, |rows| rows * each)
-        } else {
-            rest.len()
-        };
-        let (here, after) = rest.split_at(len.min(rest.len()));
+    let of_item = |(item, rows): (&Item, &usize)| {
+        let (here, after) = rest.split_at((rows * each).min(rest.len()));
         rest = after;
         item.leg.exit.as_ref().map(|_| highest(here))
     };
-    Ok(batch.iter().enumerate().map(of_item).collect())
+    Ok(batch.iter().zip(rows).map(of_item).collect())
 }
 
 /// Whether a request leaves.
-pub(super) fn leaves(exit: &ExitLeg, uncertainty: Option<Uncertainty>) -> Result<bool, String> {
-    let highest = uncertainty.transpose()?;
+pub(super) fn leaves(exit: &ExitLeg, entropy: Option<Entropy>) -> Result<bool, String> {
+    let highest = entropy.transpose()?;
     Ok(highest.is_some_and(|highest| highest <= f64::from(exit.threshold)))
 }

@@ -50,11 +50,11 @@ impl Shared {
 
     /// The message to a request's next leg; one that has none, or that can't go on, goes home.
     pub(super) fn pack(&self, item: Item, outputs: Vec<Tensor>, time: Time) -> Option<Packed> {
-        let Item { mut message, leg, mut log, inputs, uncertainty, .. } = item;
+        let Item { mut message, leg, mut log, inputs, entropy, .. } = item;
         drop(inputs);
         let mut tensors = message.take_tensors();
         if let Some(exit) = &leg.exit {
-            let leaves = match exit::leaves(exit, uncertainty) {
+            let leaves = match exit::leaves(exit, entropy) {
                 Ok(leaves) => leaves,
                 Err(error) => {
                     self.home(&message, &log, &Outcome::Failed(error), Vec::new());
@@ -111,7 +111,7 @@ impl Shared {
             }
             _ => true,
         };
-        (peers.is_here(instance) && device.is_some()) || tensors.iter().all(reaches)
+        peers.is_here_on_gpu(instance) || tensors.iter().all(reaches)
     }
 
     /// Tensors of this GPU on the one that an instance in another process runs on; `None` where they go through the host.

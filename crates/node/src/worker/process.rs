@@ -9,7 +9,7 @@ use tessera_tensormq::{Deadline, Wait};
 use super::Shared;
 use super::ahead::Ahead;
 use super::door::Item;
-use super::exit::{Uncertainty, uncertainties};
+use super::exit::{Entropy, entropies};
 use super::onward::Time;
 use crate::batch;
 use crate::cores::Share;
@@ -28,7 +28,7 @@ impl Shared {
             time.computed = self.parts.unit.gpu_time_of(total);
         }
         let mut ahead = Ahead::new(self, &batch, &rows, time);
-        let run = || -> Result<Vec<(Vec<Tensor>, Option<Uncertainty>)>> {
+        let run = || -> Result<Vec<(Vec<Tensor>, Option<Entropy>)>> {
             let begun = Deadline::now().nanoseconds();
             let turn = Turn {
                 requests: batch.iter().map(|item| &item.inputs[..]).collect(),
@@ -47,9 +47,9 @@ impl Shared {
                 true => self.parts.memory.on_host(outputs)?,
                 false => outputs,
             };
-            let uncertain = uncertainties(&batch, &outputs, &rows);
+            let entropies = entropies(&batch, &outputs, &rows);
             time.apart = Deadline::now().nanoseconds().saturating_sub(begun);
-            Ok(batch::split(&outputs, &rows)?.into_iter().zip(uncertain).collect())
+            Ok(batch::split(&outputs, &rows)?.into_iter().zip(entropies).collect())
         };
         let outputs = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))
             .unwrap_or_else(|_| Err(Error::engine("the block panicked")));
@@ -59,8 +59,8 @@ impl Shared {
                 // Before it is sent on: whoever has the answer may ask for the count.
                 self.done.fetch_add(batch.len() as u64, Ordering::Relaxed);
                 let items = batch.into_iter().zip(outputs).zip(rows).enumerate();
-                let rest = items.filter_map(|(index, ((item, (outputs, uncertainty)), rows))| {
-                    let item = Item { uncertainty, ..item };
+                let rest = items.filter_map(|(index, ((item, (outputs, entropy)), rows))| {
+                    let item = Item { entropy, ..item };
                     let is_sent = is_sent.as_ref().is_some_and(|sent| sent.has(index));
                     (!is_sent).then_some((item, outputs, Time { rows, ..time }))
                 });

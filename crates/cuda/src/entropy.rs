@@ -13,13 +13,13 @@ use crate::memory::Guarded;
 use crate::{CudaEvent, Gpu, PinnedBuffer};
 
 /// The kernel, in the driver's own language: nothing of CUDA is needed to build this.
-const KERNEL: &str = include_str!("uncertainty.ptx");
+const KERNEL: &str = include_str!("entropy.ptx");
 
 /// The normalised entropy of each row of scores, the last dimension being classes: 0 for certain, 1 for no idea.
 ///
 /// The tensor is on the host; it says what must have happened before it may be read. `None` where the kernel is not for such
 /// scores.
-pub fn uncertainty(scores: &Tensor, are_probabilities: bool) -> Result<Option<Tensor>> {
+pub fn entropy(scores: &Tensor, are_probabilities: bool) -> Result<Option<Tensor>> {
     let Location::Cuda(number) = scores.location() else { return Ok(None) };
     let classes = scores.shape().last().copied().unwrap_or(1);
     let rows = scores.shape().iter().rev().skip(1).product::<usize>();
@@ -72,7 +72,7 @@ fn function(gpu: &Gpu) -> Result<sys::CUfunction> {
     let found = made.entry(gpu.number()).or_insert_with(|| {
         let make = || -> Result<usize> {
             let text = CString::new(KERNEL).map_err(|_| Error::engine("a kernel's text"))?;
-            let name = c"uncertainty".to_owned();
+            let name = c"entropy".to_owned();
             // SAFETY: the text ends in a zero byte. The module is never unloaded.
             let module = unsafe { result::module::load_data(text.as_ptr().cast()) };
             let module = check("a kernel", module)?;

@@ -1,12 +1,12 @@
 //! How uncertain the scores of an exit are.
 
 use tessera_core::{Error, Result, Tensor};
-use tessera_engine::{to_host, uncertainty};
+use tessera_engine::{entropy_on_device, to_host};
 use tessera_graph::{ScoreKind, normalised_entropy};
 
 /// The normalised entropy of each row of scores. Those on a GPU stay there: a number for each row comes back.
 pub(crate) fn by_row(scores: &Tensor, kind: ScoreKind) -> Result<Vec<f64>> {
-    match uncertainty(scores, kind == ScoreKind::Probabilities) {
+    match entropy_on_device(scores, kind == ScoreKind::Probabilities) {
         Ok(Some(found)) => return numbers(&found.settled()?),
         Ok(None) => {}
         // What a GPU can't do the host can.
@@ -19,8 +19,8 @@ pub(crate) fn by_row(scores: &Tensor, kind: ScoreKind) -> Result<Vec<f64>> {
 }
 
 /// The least certain of them.
-pub(crate) fn highest(uncertainties: &[f64]) -> f64 {
-    uncertainties.iter().copied().fold(0.0, f64::max)
+pub(crate) fn highest(entropies: &[f64]) -> f64 {
+    entropies.iter().copied().fold(0.0, f64::max)
 }
 
 fn numbers(scores: &Tensor) -> Result<Vec<f64>> {

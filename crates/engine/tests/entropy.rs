@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use tessera_core::Tensor;
-use tessera_engine::{to_gpu, uncertainty};
+use tessera_engine::{entropy_on_device, to_gpu};
 use tessera_graph::{ScoreKind, normalised_entropy};
 
 const KINDS: [ScoreKind; 2] = [ScoreKind::Logits, ScoreKind::Probabilities];
@@ -15,7 +15,7 @@ fn has_gpu() -> bool {
 
 fn on_gpu(scores: &Tensor, kind: ScoreKind) -> Option<Vec<f64>> {
     let there = to_gpu(0, scores).unwrap();
-    let found = uncertainty(&there, kind == ScoreKind::Probabilities).unwrap()?;
+    let found = entropy_on_device(&there, kind == ScoreKind::Probabilities).unwrap()?;
     Some(found.settled().unwrap().to_f64().unwrap())
 }
 
@@ -82,7 +82,7 @@ fn what_is_no_number_is_as_uncertain_as_can_be() {
 fn other_scores_are_left_to_the_host() {
     let doubles = Tensor::from_bytes(tessera_core::DType::F64, &[1, 2], vec![0; 16].into());
     let doubles = doubles.unwrap();
-    assert!(uncertainty(&doubles, false).unwrap().is_none());
+    assert!(entropy_on_device(&doubles, false).unwrap().is_none());
     if !has_gpu() {
         return;
     }
