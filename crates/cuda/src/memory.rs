@@ -88,24 +88,23 @@ impl DeviceBuffer {
             Some((address, size)) => {
                 Ok(Self { gpu: Arc::clone(gpu), address, len, size, is_kept: true })
             }
-            None => Self::fresh(gpu, len),
+            None => {
+                let mut made = Self::fresh(gpu, len)?;
+                made.is_kept = true;
+                Ok(made)
+            }
         }
     }
 
-    /// Memory that nobody has used before, for those who don't use it in the stream that all work goes into: what others gave
-    /// back may still be in use there.
+    /// Memory from the driver, and back to it: for those who don't use it in the stream that all work goes into. What others
+    /// gave back may still be in use there.
     pub fn fresh(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
         let size = rounded(len)?;
         gpu.enter()?;
         let what = || format!("{len} bytes");
         // SAFETY: the context is current; the memory is given back below.
         let address = check(&what(), unsafe { result::malloc_sync(size) })?;
-        Ok(Self { gpu: Arc::clone(gpu), address, len, size, is_kept: true })
-    }
-
-    /// Gives it back to the driver, instead of keeping it for the next who needs as much.
-    pub fn release(mut self) {
-        self.is_kept = false;
+        Ok(Self { gpu: Arc::clone(gpu), address, len, size, is_kept: false })
     }
 
     /// Copies bytes of the host here, in the stream.

@@ -134,7 +134,7 @@ unsafe extern "system" fn free(this: *mut OrtAllocator, pointer: *mut c_void) {
     match given {
         Some(Given::Scratch(from, part)) => lock(&from).give_back(part),
         // To the driver, which waits for work that uses it: it may be another stream's.
-        Some(Given::Kept(buffer)) => buffer.release(),
+        Some(Given::Kept(buffer)) => drop(buffer),
         None => this.to_arena(pointer),
     }
 }
