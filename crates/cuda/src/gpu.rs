@@ -7,6 +7,7 @@ use cudarc::driver::{result, sys};
 use tessera_core::{Error, Result};
 
 use crate::driver::{check, open};
+use crate::event::FreeEvents;
 use crate::memory::Free;
 
 /// A GPU, with its context and the stream that all work goes into.
@@ -22,8 +23,8 @@ pub struct Gpu {
     is_shared: bool,
     /// All memory that it has.
     total_bytes: usize,
-    /// Events with a time that are free to be used again, as numbers.
-    pub(crate) events: Mutex<Vec<usize>>,
+    /// Events that are free to be used again.
+    pub(crate) events: FreeEvents,
     /// Memory that is free to be used again.
     pub(crate) free: Mutex<Free>,
 }
@@ -82,7 +83,7 @@ impl Gpu {
             context,
             stream,
             is_shared,
-            events: Mutex::default(),
+            events: FreeEvents::default(),
             aside: Mutex::default(),
             free: Mutex::default(),
         })

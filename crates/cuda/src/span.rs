@@ -8,6 +8,7 @@ use tessera_core::{Event, Result};
 
 use crate::Gpu;
 use crate::driver::check;
+use crate::event::{self, Kind};
 
 /// Work in the stream, from one point of it to another.
 pub struct Span {
@@ -28,16 +29,9 @@ impl Span {
     /// Begins after all that was put into the stream so far.
     pub fn begin(gpu: &Arc<Gpu>) -> Result<OpenSpan> {
         gpu.enter()?;
-        let free = || {
-            let mut free = gpu.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            free.pop().map(std::ptr::with_exposed_provenance_mut)
-        };
-        let new = || match free() {
-            Some(event) => Ok(event),
-            None => check("an event", result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)),
-        };
-        let begin = new()?;
-        let end = new().inspect_err(|_| give_back(gpu, begin))?;
+        let begin = event::take(gpu, Kind::Timed)?;
+        let end = event::take(gpu, Kind::Timed);
+        let end = end.inspect_err(|_| event::give_back(gpu, Kind::Timed, begin))?;
         let span = Self { gpu: Arc::clone(gpu), begin, end };
         // SAFETY: both were made by this process and are valid.
         check("an event", unsafe { result::event::record(begin, gpu.raw_stream()) })?;
@@ -77,13 +71,7 @@ impl Event for Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        give_back(&self.gpu, self.begin);
-        give_back(&self.gpu, self.end);
+        event::give_back(&self.gpu, Kind::Timed, self.begin);
+        event::give_back(&self.gpu, Kind::Timed, self.end);
     }
-}
-
-/// Keeps an event for the next who needs one: making it anew takes longer than all else here.
-fn give_back(gpu: &Gpu, event: sys::CUevent) {
-    let mut free = gpu.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    free.push(event.expose_provenance());
 }

@@ -30,6 +30,8 @@ struct State {
     coming: usize,
     /// Those that it knows, oldest first.
     known: VecDeque<Run>,
+    /// Those that are over, and were not counted yet.
+    over: Vec<Run>,
 }
 
 /// How long a GPU worked for somebody.
@@ -90,14 +92,10 @@ pub(crate) struct Told<T> {
 }
 
 impl State {
-    /// Forgets the runs that are over.
+    /// Puts the runs that are over aside.
     fn tidy(&mut self) {
         while self.known.front().is_some_and(|run| run.span.is_done()) {
-            if let Some(run) = self.known.pop_front()
-                && let Some(took) = run.span.duration()
-            {
-                run.time.add(&run, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-            }
+            self.over.extend(self.known.pop_front());
         }
     }
 }
@@ -118,9 +116,19 @@ impl GpuQueue {
         Some(Arc::clone(lock(&ALL).entry(number).or_insert_with(new)))
     }
 
-    /// Counts the runs that are over.
+    /// Counts the runs that are over, and lets go of what they read.
+    ///
+    /// That takes as long as telling the GPU a run. So it is done while the GPU has something to do, and not when it is to be told.
     pub(crate) fn tidy(&self) {
-        lock(&self.state).tidy();
+        let mut state = lock(&self.state);
+        state.tidy();
+        let over = std::mem::take(&mut state.over);
+        drop(state);
+        for run in over {
+            if let Some(took) = run.span.duration() {
+                run.time.add(&run, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            }
+        }
     }
 
     /// Waits until there is room for another run.
@@ -182,6 +190,7 @@ impl GpuQueue {
         };
         drop(state);
         self.changed.notify_all();
+        self.tidy();
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }

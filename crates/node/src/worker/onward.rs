@@ -50,8 +50,8 @@ impl Shared {
 
     /// The message to a request's next leg; one that has none, or that can't go on, goes home.
     pub(super) fn pack(&self, item: Item, outputs: Vec<Tensor>, time: Time) -> Option<Packed> {
-        let Item { mut message, leg, mut log, inputs, entropy, .. } = item;
-        drop(inputs);
+        // What it came with is let go of when whoever waits for an answer has it: on a GPU that takes a while.
+        let Item { mut message, leg, mut log, inputs: _inputs, entropy, .. } = item;
         let mut tensors = message.take_tensors();
         if let Some(exit) = &leg.exit {
             let leaves = match exit::leaves(exit, entropy) {
@@ -74,7 +74,6 @@ impl Shared {
         }
         let kept: Option<Vec<Tensor>> =
             leg.keep.iter().map(|&index| tensors.get(index).cloned()).collect();
-        drop(tensors);
         let Some(kept) = kept else {
             let outcome = Outcome::Failed("a block gave fewer outputs than its path".to_owned());
             self.home(&message, &log, &outcome, Vec::new());
