@@ -32,7 +32,8 @@ pub use event::CudaEvent;
 pub use gpu::Gpu;
 pub use growing::GrowingBuffer;
 pub use memory::{
-    DeviceBuffer, Pinned, PinnedBuffer, bring, copy, copy_across, join, peek, to_device, to_host,
+    DeviceBuffer, Pinned, PinnedBuffer, bring, bring_later, copy, copy_across, join, peek,
+    to_device, to_host,
 };
 pub use monitor::{GpuProcess, GpuReading, Monitor};
 pub use recording::{Recording, SideStream};

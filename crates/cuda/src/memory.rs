@@ -306,6 +306,39 @@ pub fn peek(tensor: &Tensor, most: usize) -> Result<Vec<u8>> {
 
 /// Copies tensors of GPUs to memory of the host, and waits until all of it is there.
 pub fn bring(tensors: Vec<(Tensor, TensorMut)>) -> Result<Vec<Tensor>> {
+    let (brought, events) = begin_bringing(tensors, CudaEvent::record)?;
+    events.iter().try_for_each(Event::wait)?;
+    Ok(brought)
+}
+
+/// The same for those who are in no hurry: the copies are in the stream, and each tensor says what must have happened before it may
+/// be read. Whoever waits for that sleeps meanwhile.
+///
+/// The tensors must be kept until then.
+pub fn bring_later(tensors: Vec<(Tensor, TensorMut)>) -> Result<Vec<Tensor>> {
+    let (brought, events) = begin_bringing(tensors, CudaEvent::record_for_later)?;
+    let all: Arc<dyn Event> = Arc::new(All(events));
+    Ok(brought.into_iter().map(|tensor| tensor.awaiting(Arc::clone(&all))).collect())
+}
+
+/// Several events.
+struct All(Vec<CudaEvent>);
+
+impl Event for All {
+    fn is_done(&self) -> bool {
+        self.0.iter().all(Event::is_done)
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.0.iter().try_for_each(Event::wait)
+    }
+}
+
+/// Puts copies to the host into the streams of GPUs; what is copied to, and when it is there.
+fn begin_bringing(
+    mut tensors: Vec<(Tensor, TensorMut)>,
+    record: fn(&Arc<Gpu>) -> Result<CudaEvent>,
+) -> Result<(Vec<Tensor>, Vec<CudaEvent>)> {
     let mut gpus: BTreeMap<u32, Arc<Gpu>> = BTreeMap::new();
     let mut begin = |from: &Tensor, to: &mut TensorMut| -> Result<()> {
         let Location::Cuda(number) = from.location() else {
@@ -321,20 +354,25 @@ pub fn bring(tensors: Vec<(Tensor, TensorMut)>) -> Result<Vec<Tensor>> {
         gpu.enter()?;
         gpus.insert(number, Arc::clone(&gpu));
         let address = from.address().unwrap_or(0) as sys::CUdeviceptr;
-        // SAFETY: there are as many bytes at either end. Both stay until the copy is done, which is waited for below: the
-        // GPU's as what reuses it comes later in the stream.
+        // SAFETY: there are as many bytes at either end. Both stay until the copy is done, which is waited for by whoever has the
+        // event: the GPU's as what reuses it comes later in the stream.
         let copied = unsafe { result::memcpy_dtoh_async(bytes, address, gpu.raw_stream()) };
         TO_HOST.add(bytes.len());
         check("a copy from the GPU", copied)
     };
-    let mut tensors = tensors;
     let begun = tensors.iter_mut().try_for_each(|(from, to)| begin(from, to));
-    // Also for those that were begun before one failed, and for all GPUs.
-    let waited = gpus.values().map(|gpu| CudaEvent::record(gpu)?.wait());
-    let waited: Vec<Result<()>> = waited.collect();
-    begun?;
-    waited.into_iter().collect::<Result<()>>()?;
-    Ok(tensors.into_iter().map(|(_, to)| to.freeze()).collect())
+    let events = gpus.values().map(record).collect::<Result<Vec<CudaEvent>>>();
+    match (begun, events) {
+        (Ok(()), Ok(events)) => {
+            Ok((tensors.into_iter().map(|(_, to)| to.freeze()).collect(), events))
+        }
+        (begun, events) => {
+            // What was begun before one failed must be over before its memory is used for something else.
+            gpus.values().for_each(|gpu| drop(gpu.synchronise()));
+            let error = begun.err().or(events.err());
+            Err(error.unwrap_or_else(|| Error::engine("CUDA: no copy")))
+        }
+    }
 }
 
 /// Copies a tensor to other memory of the same GPU, in the stream.

@@ -22,8 +22,9 @@ pub use onnxruntime::{OnnxRuntime, find_library};
 pub use program::{Program, ProgramWeight};
 pub use rten_engine::Rten;
 pub use tessera_cuda::{
-    Copies, OpenSpan, Pinned, Span, bring as bring_from_device, copies, copy as copy_on_device,
-    copy_across, entropy as entropy_on_device, join as join_on_device, to_host,
+    Copies, OpenSpan, Pinned, Span, bring as bring_from_device,
+    bring_later as bring_from_device_later, copies, copy as copy_on_device, copy_across,
+    entropy as entropy_on_device, join as join_on_device, to_host,
 };
 
 /// How a block is loaded.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{DType, Location, Result, Tensor, TensorMut, byte_len};
-use tessera_engine::{Pinned, bring_from_device, copy_across, copy_on_device, to_host};
+use tessera_engine::{
+    Pinned, bring_from_device, bring_from_device_later, copy_across, copy_on_device, to_host,
+};
 use tessera_tensormq::{Buffers, Courier, Pool, Wait};
 
 use crate::buffers::BufferPool;
@@ -34,6 +36,13 @@ pub trait Memory: Send + Sync {
     /// waited for.
     fn on_host(&self, tensors: Vec<Tensor>) -> Result<Vec<Tensor>> {
         on_host(tensors)
+    }
+
+    /// The same where copies need not be over: those who get them from us wait for that. `None` where they can't.
+    ///
+    /// Whoever asked keeps the tensors until they are settled, and has nobody wait where that fails.
+    fn on_host_later(&self, _: &[Tensor]) -> Option<Result<Vec<Tensor>>> {
+        None
     }
 
     /// Bytes of the buffers on a GPU that there are.
@@ -212,6 +221,14 @@ impl DeviceMemory {
     }
 }
 
+impl DeviceMemory {
+    /// Where the GPU copies these to.
+    fn places(&self, tensors: &[Tensor]) -> Result<Vec<TensorMut>> {
+        let place = |tensor: &Tensor| self.results.tensor(tensor.dtype(), tensor.shape(), Wait::No);
+        tensors.iter().map(place).collect()
+    }
+}
+
 impl Memory for DeviceMemory {
     fn tensor(&self, dtype: DType, shape: &[usize], wait: Wait) -> Result<TensorMut> {
         self.host.tensor(dtype, shape, wait)
@@ -233,11 +250,26 @@ impl Memory for DeviceMemory {
             return on_host(tensors);
         }
         // Straight to where the next process reads them.
-        let place = |tensor: &Tensor| self.results.tensor(tensor.dtype(), tensor.shape(), Wait::No);
-        match tensors.iter().map(place).collect::<Result<Vec<_>>>() {
+        match self.places(&tensors) {
             Ok(places) => bring_from_device(tensors.into_iter().zip(places).collect()),
             Err(_) => on_host(tensors),
         }
+    }
+
+    fn on_host_later(&self, tensors: &[Tensor]) -> Option<Result<Vec<Tensor>>> {
+        if tensors.iter().any(|tensor| tensor.location() == Location::Host) {
+            return None;
+        }
+        let places = self.places(tensors).ok()?;
+        let brought = bring_from_device_later(tensors.iter().cloned().zip(places).collect());
+        Some(brought.and_then(|brought| {
+            let told = self.written(&brought);
+            // What is on its way must be there before its memory is used for something else.
+            if told.is_err() {
+                on_host(brought.clone())?;
+            }
+            told.map(|()| brought)
+        }))
     }
 
     fn gpu_bytes(&self) -> u64 {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use tessera_core::{Buffer, Error, Location, PoolId, Result, Tensor};
+use tessera_core::{Buffer, Error, PoolId, Result, Tensor};
 
 use crate::MOST_DEPTH;
 use crate::address::{Address, Transport, host};
@@ -13,7 +13,7 @@ use crate::channel::{Outgoing, Peer};
 use crate::driver::Driver;
 use crate::inbox::{Inbox, InboxShared, check_name};
 use crate::neighbours::{Door, Guest, Landlord, Tenant};
-use crate::pool::{Buffers, OpenPool, Pool, Settle};
+use crate::pool::{Buffers, OpenPool, Pool, Settle, Writer};
 use crate::sender::Sender;
 use crate::sync::lock;
 use crate::thread::{ThreadChannel, ThreadIncoming};
@@ -160,10 +160,11 @@ impl Courier {
         self.0.id
     }
 
-    /// A pool of buffers on the host, as [`Self::pool`] makes, which a GPU of ours copies to without another.
+    /// A pool of buffers on the host, as [`Self::pool`] makes, which a GPU of ours copies to without another; also
+    /// after they were sent [ahead](Message::ahead).
     pub fn pool_for(&self, gpu: u32, buffers: &[Buffers]) -> Result<Pool> {
         let gpu = tessera_cuda::Gpu::open(gpu)?;
-        Ok(Pool(self.0.create_pool(buffers, Some(&gpu))?, Some(Arc::clone(&self.0))))
+        Ok(Pool(self.0.create_pool(buffers, Writer::Gpu(&gpu))?, Some(Arc::clone(&self.0))))
     }
 
     /// A pool of buffers on a GPU that any process of this host can read there.
@@ -176,19 +177,17 @@ impl Courier {
     /// Has the GPU say that a tensor in a pool of ours is written, once all that it was told so far is done: for
     /// messages that went [ahead](Message::ahead).
     pub fn written(&self, tensor: &Tensor) -> Result<()> {
-        match tensor.region().and_then(|(region, _)| region.pooled()) {
-            Some(slot) if tensor.location() != Location::Host => self.0.note_written(slot),
-            _ => Ok(()),
-        }
+        let slot = tensor.region().and_then(|(region, _)| region.pooled());
+        slot.map_or(Ok(()), |slot| self.0.note_written(slot))
     }
 
     /// Has nobody wait any longer for a tensor in a pool of ours that a GPU was to write, and won't.
     pub fn free_waiters(&self, tensor: &Tensor) {
         let slot = tensor.region().and_then(|(region, _)| region.pooled());
-        if let Some(slot) = slot.filter(|slot| slot.pool.owner == self.0.id)
-            && let Some(pool) = lock(&self.0.pools).get(&slot.pool.number).and_then(Weak::upgrade)
+        if let Some(slot) = slot
+            && let Some(pool) = self.0.own_pool(slot.pool)
         {
-            pool.free_waiters_of(slot.slot as usize, slot.generation);
+            pool.set_flag(slot.slot as usize, slot.generation);
         }
     }
 
@@ -200,7 +199,7 @@ impl Courier {
 
     /// A pool of buffers that any process of this host can read.
     pub fn pool(&self, buffers: &[Buffers]) -> Result<Pool> {
-        Ok(Pool(self.0.create_pool(buffers, None)?, Some(Arc::clone(&self.0))))
+        Ok(Pool(self.0.create_pool(buffers, Writer::Host)?, Some(Arc::clone(&self.0))))
     }
 
     /// An inbox under a name that no other inbox of this process has.
@@ -318,16 +317,22 @@ impl Inner {
         }
     }
 
-    fn create_pool(
+    pub(crate) fn create_pool(
         &self,
         buffers: &[Buffers],
-        gpu: Option<&Arc<tessera_cuda::Gpu>>,
+        writer: Writer<'_>,
     ) -> Result<Arc<OpenPool>> {
         let number = self.next_pool.fetch_add(1, Ordering::Relaxed);
         let id = PoolId { owner: self.id, number };
         let settle: Weak<dyn Settle> = Weak::<Self>::clone(&self.own);
-        let pool = OpenPool::create(id, buffers, settle, gpu)?;
+        let pool = OpenPool::create(id, buffers, settle, writer)?;
         Ok(self.keep_pool(pool))
+    }
+
+    /// A pool, where it is one of ours.
+    pub(crate) fn own_pool(&self, pool: PoolId) -> Option<Arc<OpenPool>> {
+        let number = Some(pool.number).filter(|_| pool.owner == self.id)?;
+        lock(&self.pools).get(&number).and_then(Weak::upgrade)
     }
 
     fn create_pool_on(&self, gpu: u32, buffers: &[Buffers]) -> Result<Arc<OpenPool>> {
@@ -356,7 +361,7 @@ impl Inner {
             None => {
                 // Without a hold on us: we hold it.
                 let buffers = [Buffers { bytes: size, count: SPILL_BUFFERS }];
-                let pool = Pool(self.create_pool(&buffers, None)?, None);
+                let pool = Pool(self.create_pool(&buffers, Writer::Host)?, None);
                 spills.insert(size, pool.clone());
                 pool
             }

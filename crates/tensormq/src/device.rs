@@ -55,10 +55,6 @@ impl DevicePayload {
         NonNull::new((self.memory.address() + offset) as *mut u8).unwrap_or(NonNull::dangling())
     }
 
-    pub(crate) fn is_ours(&self) -> bool {
-        self.is_ours
-    }
-
     /// Has the stream write a flag when all work so far is done.
     pub(crate) fn write_flag(&self, offset: usize, generation: u32) -> Result<()> {
         self.flags.write(offset, generation)
@@ -93,13 +89,14 @@ const SPIN: Duration = Duration::from_micros(200);
 const NOW_AND_THEN: Duration = Duration::from_micros(20);
 
 impl Event for Written {
+    /// Also where it never will be: waiting for it tells so.
     fn is_done(&self) -> bool {
-        self.pool.is_written(self.slot, self.generation)
+        self.pool.is_written(self.slot, self.generation) || self.pool.is_orphan()
     }
 
     fn wait(&self) -> Result<()> {
         let start = std::time::Instant::now();
-        while !self.is_done() {
+        while !self.pool.is_written(self.slot, self.generation) {
             if self.pool.is_orphan() {
                 return Err(Error::lost("whoever was to write a tensor is gone"));
             }

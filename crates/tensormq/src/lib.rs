@@ -18,6 +18,8 @@ mod channel;
 mod courier;
 mod device;
 mod driver;
+#[cfg(test)]
+mod flagged_tests;
 mod flight;
 mod handover;
 mod inbox;

@@ -92,7 +92,20 @@ pub(crate) struct Plan {
     pub(crate) holder: u32,
     /// The GPU that the buffers are on; none where they are on the host.
     pub(crate) gpu: Option<u32>,
+    /// Whether a GPU writes the buffers: each has a flag that says when it has.
+    pub(crate) is_flagged: bool,
     pub(crate) buffers: Vec<Buffers>,
+}
+
+/// Who writes the buffers of a pool on the host.
+pub(crate) enum Writer<'a> {
+    /// The CPU, before they are handed over.
+    Host,
+    /// A GPU, which may be told of it later; it copies to and from them while the host does other things.
+    Gpu(&'a Arc<Gpu>),
+    /// The CPU, later.
+    #[cfg(test)]
+    HostLater,
 }
 
 /// A pool of buffers that this process owns.
@@ -114,14 +127,17 @@ pub(crate) struct OpenPool {
     pub(crate) id: PoolId,
     buffers: Vec<Buffers>,
     slots: Vec<(usize, usize)>,
-    // These two before the memory that they are over.
+    // These three before the memory that they are over.
     device: Option<DevicePayload>,
+    /// What has a GPU of ours say that it has written a buffer on the host.
+    flags: Option<Registered>,
     /// What lets a GPU of ours copy from its buffers, or to them, while the host does other things.
     #[allow(dead_code, reason = "held, not used")]
     pinned: Option<Registered>,
     control: Segment,
     /// The buffers; or where they are on a GPU, what others need to open them.
     payload: Segment,
+    is_flagged: bool,
     /// Whether its owner, another process, is gone.
     is_orphan: AtomicBool,
     /// Rings when a buffer comes back while the owner waits.
@@ -141,25 +157,31 @@ pub(crate) struct OpenPool {
 }
 
 impl OpenPool {
-    /// A pool of ours; where a GPU is given, it copies to and from the buffers while the host does other things.
+    /// A pool of ours.
     pub(crate) fn create(
         id: PoolId,
         buffers: &[Buffers],
         settle: Weak<dyn Settle>,
-        gpu: Option<&Arc<Gpu>>,
+        writer: Writer<'_>,
     ) -> Result<Arc<Self>> {
         let (slots, len) = slots_of(buffers)?;
         let control = Segment::create(control_len(slots.len()), Writers::All)?;
         let payload = Segment::create(len, Writers::Creator)?;
-        let plan = Plan { id, holder: OWNER, gpu: None, buffers: buffers.to_vec() };
+        let is_flagged = !matches!(writer, Writer::Host);
+        let plan = Plan { id, holder: OWNER, gpu: None, is_flagged, buffers: buffers.to_vec() };
         let bell = Bell::new()?;
+        let gpu = match writer {
+            Writer::Gpu(gpu) => Some(gpu),
+            _ => None,
+        };
+        let flags = gpu.map(|gpu| flags(gpu, &control)).transpose()?;
         // SAFETY: the segment is mapped in whole pages, and a pool lets go of this before it. Where it can't be, the GPU
         // copies all the same.
         let pin = |gpu| unsafe { Registered::over(gpu, payload.address(), payload.len()) }.ok();
         let pinned = gpu.filter(|_| len <= MOST_PINNED).and_then(pin);
         let payload = (payload, None);
         let mut made = Self::over(plan, slots, control, payload, bell, settle, None);
-        made.pinned = pinned;
+        (made.pinned, made.flags) = (pinned, flags);
         Ok(Arc::new(made))
     }
 
@@ -176,7 +198,7 @@ impl OpenPool {
         let (device, handles) = DevicePayload::create(gpu, len, flags(gpu, &control)?)?;
         payload.write(0, &handles).ok_or_else(|| Error::usage("no room for handles"))?;
         let gpu = Some(gpu.number());
-        let plan = Plan { id, holder: OWNER, gpu, buffers: buffers.to_vec() };
+        let plan = Plan { id, holder: OWNER, gpu, is_flagged: true, buffers: buffers.to_vec() };
         let payload = (payload, Some(device));
         Ok(Arc::new(Self::over(plan, slots, control, payload, Bell::new()?, settle, None)))
     }
@@ -231,6 +253,8 @@ impl OpenPool {
             device,
             is_orphan: AtomicBool::new(false),
             pinned: None,
+            flags: None,
+            is_flagged: plan.is_flagged,
             id: plan.id,
             buffers: plan.buffers,
             local: slots.iter().map(|_| Mutex::default()).collect(),
@@ -260,18 +284,40 @@ impl OpenPool {
         WORDS + 64 * slot + 8
     }
 
-    /// Whether a buffer on a GPU is written, this time.
+    /// Whether a buffer that a GPU writes is written, this time.
     pub(crate) fn is_written(&self, slot: usize, generation: u32) -> bool {
         self.control.u32(Self::flag(slot)).load(Ordering::Acquire) == generation
     }
 
+    /// Whether a GPU writes its buffers, and says when it has.
+    pub(crate) fn is_flagged(&self) -> bool {
+        self.is_flagged
+    }
+
+    /// Whether it is another process' pool.
+    pub(crate) fn is_anothers(&self) -> bool {
+        self.holder != OWNER
+    }
+
     /// Has the GPU say so when all that it was told so far is done; the owner's alone.
     pub(crate) fn write_flag(&self, slot: usize, generation: u32) -> Result<()> {
-        match self.device.as_ref().filter(|device| device.is_ours()) {
-            Some(device) if slot < self.slots.len() => {
-                device.write_flag(Self::flag(slot), generation)
+        if slot >= self.slots.len() || self.is_anothers() {
+            return Ok(());
+        }
+        match (&self.device, &self.flags) {
+            (Some(device), _) => device.write_flag(Self::flag(slot), generation),
+            (None, Some(flags)) => flags.write(Self::flag(slot), generation),
+            (None, None) => {
+                self.set_flag(slot, generation);
+                Ok(())
             }
-            _ => Ok(()),
+        }
+    }
+
+    /// Says that a buffer is written: there is nothing to wait for, or not any longer.
+    pub(crate) fn set_flag(&self, slot: usize, generation: u32) {
+        if self.is_flagged && slot < self.slots.len() {
+            self.control.u32(Self::flag(slot)).store(generation, Ordering::Release);
         }
     }
 
@@ -289,14 +335,7 @@ impl OpenPool {
     pub(crate) fn free_waiters(&self) {
         for slot in 0..self.slots.len() {
             let generation = generation_of(self.word(slot).load(Ordering::Acquire));
-            self.free_waiters_of(slot, generation);
-        }
-    }
-
-    /// The same for one buffer.
-    pub(crate) fn free_waiters_of(&self, slot: usize, generation: u32) {
-        if self.device.is_some() && slot < self.slots.len() {
-            self.control.u32(Self::flag(slot)).store(generation, Ordering::Release);
+            self.set_flag(slot, generation);
         }
     }
 
@@ -393,7 +432,8 @@ impl OpenPool {
         }
         holders[free] = Some(link);
         let gpu = self.device.as_ref().map(DevicePayload::number);
-        Ok(Plan { id: self.id, holder, gpu, buffers: self.buffers.clone() })
+        let (is_flagged, buffers) = (self.is_flagged, self.buffers.clone());
+        Ok(Plan { id: self.id, holder, gpu, is_flagged, buffers })
     }
 
     /// A process that had the pool open is gone: what it held is free.

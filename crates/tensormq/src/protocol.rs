@@ -68,6 +68,7 @@ impl Packet {
                 bytes.extend(plan.holder.to_le_bytes());
                 // 0 is the host, others are GPUs.
                 bytes.extend(plan.gpu.map_or(0, |number| number + 1).to_le_bytes());
+                bytes.push(plan.is_flagged.into());
                 for buffers in &plan.buffers {
                     bytes.extend((buffers.bytes as u64).to_le_bytes());
                     bytes.extend((buffers.count as u64).to_le_bytes());
@@ -104,13 +105,16 @@ impl Packet {
                 let id = PoolId { owner: number(&mut rest)?, number: number(&mut rest)? };
                 let holder = short(&mut rest)?;
                 let gpu = short(&mut rest)?.checked_sub(1);
+                let (flagged, buffers) = rest.split_first().ok_or_else(wrong)?;
+                rest = buffers;
+                let is_flagged = *flagged != 0;
                 let mut buffers = Vec::new();
                 while !rest.is_empty() {
                     let size = |value: u64| usize::try_from(value).map_err(|_| wrong());
                     let bytes = size(number(&mut rest)?)?;
                     buffers.push(Buffers { bytes, count: size(number(&mut rest)?)? });
                 }
-                Self::Attached(Plan { id, holder, gpu, buffers })
+                Self::Attached(Plan { id, holder, gpu, is_flagged, buffers })
             }
             SETTLE => Self::Settle,
             REFUSED => {
@@ -171,8 +175,14 @@ mod tests {
             Packet::Open { inbox: "a block".to_owned(), courier: 5 },
             Packet::Opened { len: 1 << 33, depth: 16 },
             Packet::Attach { pool: id },
-            Packet::Attached(Plan { id, holder: 3, gpu: None, buffers: buffers.clone() }),
-            Packet::Attached(Plan { id, holder: 3, gpu: Some(2), buffers }),
+            Packet::Attached(Plan {
+                id,
+                holder: 3,
+                gpu: None,
+                is_flagged: false,
+                buffers: buffers.clone(),
+            }),
+            Packet::Attached(Plan { id, holder: 3, gpu: Some(2), is_flagged: true, buffers }),
             Packet::Settle,
             Packet::Refused { kind: ErrorKind::NotFound, why: "no".to_owned() },
         ] {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use tessera_core::{Error, ErrorKind, Event, Location, PoolSlot, Region, Result, Tensor};
+use tessera_core::{DType, Error, ErrorKind, Event, Location, PoolSlot, Region, Result, Tensor};
 
 use crate::bell::Bell;
 use crate::channel::{Attempt, Incoming, NotSent, Outgoing, Peer, Received};
@@ -373,14 +373,22 @@ impl Inner {
         let mut copies: Vec<(usize, usize, Vec<u8>)> = Vec::new();
         let mut copied = 0usize;
         for (index, tensor) in all.iter().enumerate() {
-            // What a GPU writes is waited for by the receiver's.
-            let tensor = match tensor.location() {
-                Location::Host => tensor.clone().settled()?,
+            let pooled =
+                tensor.region().and_then(|(region, offset)| Some((region.pooled()?, offset)));
+            let flagged = pooled.and_then(|(slot, _)| Some((slot, self.own_pool(slot.pool)?)));
+            // What a GPU writes is waited for by the receiver, or by its GPU.
+            let tensor = match (tensor.location(), flagged.filter(|(_, own)| own.is_flagged())) {
+                (Location::Host, Some(_)) if ahead => tensor.clone(),
+                (Location::Host, flagged) => {
+                    let settled = tensor.clone().settled()?;
+                    if let Some((slot, own)) = flagged {
+                        own.set_flag(slot.slot as usize, slot.generation);
+                    }
+                    settled
+                }
                 _ => tensor.clone(),
             };
             let (dtype, shape) = (tensor.dtype(), tensor.shape());
-            let pooled =
-                tensor.region().and_then(|(region, offset)| Some((region.pooled()?, offset)));
             if tensor.location() != Location::Host {
                 let slot = pooled.map(|(slot, _)| slot).filter(|slot| self.is_open(slot.pool));
                 let slot = slot.ok_or_else(|| {
@@ -426,16 +434,13 @@ impl Inner {
         }
         let region: Arc<dyn Region> = buffer.into();
         let len = region.len();
-        tensors.push(Tensor::from_region(tessera_core::DType::U8, &[len], region)?);
+        tensors.push(Tensor::from_region(DType::U8, &[len], region)?);
         Ok(Some((tensors, descriptors)))
     }
 
     /// Has the GPU say when a buffer of ours is written; one of another process is its owner's business.
     pub(crate) fn note_written(&self, slot: PoolSlot) -> Result<()> {
-        let own = match slot.pool.owner == self.id {
-            true => lock(&self.pools).get(&slot.pool.number).and_then(Weak::upgrade),
-            false => None,
-        };
+        let own = self.own_pool(slot.pool);
         own.map_or(Ok(()), |pool| pool.write_flag(slot.slot as usize, slot.generation))
     }
 
@@ -452,17 +457,20 @@ impl Inner {
         let region = pool.hold(slot.slot, slot.generation).ok_or_else(|| {
             Error::lost("a tensor's memory is in use for something else: its sender is gone")
         })?;
-        let written = pool.device().filter(|device| !device.is_ours()).map(|_| Written {
-            pool: Arc::clone(&pool),
-            slot: slot.slot as usize,
-            generation: slot.generation,
-        });
+        let (index, generation) = (slot.slot as usize, slot.generation);
+        let is_written =
+            !pool.is_flagged() || !pool.is_anothers() || pool.is_written(index, generation);
+        let written =
+            (!is_written).then(|| Written { pool: Arc::clone(&pool), slot: index, generation });
         pools.push(pool);
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        let tensor = payload::tensor(descriptor, Arc::new(region), offset)?;
-        Ok(match written {
-            Some(written) if !written.is_done() => tensor.awaiting(Arc::new(written)),
-            _ => tensor,
-        })
+        let Some(written) = written else {
+            return payload::tensor(descriptor, Arc::new(region), offset);
+        };
+        if descriptor.dtype == DType::String || !descriptor.is_contiguous() {
+            // Read here and now.
+            written.wait()?;
+        }
+        Ok(payload::tensor(descriptor, Arc::new(region), offset)?.awaiting(Arc::new(written)))
     }
 }

@@ -6,6 +6,7 @@
 //! in time is refused at once. A request ends in exactly one answer, whatever happens to blocks.
 
 mod admission;
+mod arriving;
 mod request;
 mod state;
 mod statistics;
@@ -25,6 +26,7 @@ use tessera_tensormq::{
 use tokio::sync::{Notify, oneshot};
 
 use crate::service::{Answer, Refusal, Request, TaskStatistics};
+use arriving::Arriving;
 use request::{Pending, Reply};
 use state::{Outgoing, State};
 pub use table::{TaskEntry, UnitEntry};
@@ -147,6 +149,7 @@ impl Dispatcher {
             give_up: OnceLock::new(),
         });
         let receiver = Arc::downgrade(&inner);
+        let arriving = Arriving::start(Arc::downgrade(&inner))?;
         tokio::spawn(async move {
             loop {
                 let received =
@@ -160,8 +163,10 @@ impl Dispatcher {
                 let Some(inner) = receiver.upgrade() else {
                     return;
                 };
-                if let Some(Received::Message(message)) = received {
-                    inner.came_home(message);
+                if let Some(Received::Message(message)) = received
+                    && let Some(there) = arriving.take(message)
+                {
+                    inner.came_home(there);
                 }
             }
         });
@@ -472,6 +477,14 @@ impl Inner {
     /// A message came back.
     fn came_home(&self, mut message: Message) {
         let (request, tensors) = (message.request(), message.take_tensors());
+        let tensors = match tensors.into_iter().map(Tensor::settled).collect::<Result<Vec<_>>>() {
+            Ok(tensors) => tensors,
+            Err(error) => {
+                // Whoever watches over the block that was to write them has the request sent again.
+                tracing::debug!(%request, %error, "an answer that will never be there");
+                return;
+            }
+        };
         let parsed = {
             let mut path = message.path();
             let outcome = path.next().map(Outcome::parse);

@@ -6,6 +6,7 @@
 //! to one that computes, and requests that come while there is no core free go into the batch.
 
 mod ahead;
+mod answered;
 mod door;
 mod exit;
 mod local;
@@ -106,6 +107,8 @@ struct Shared {
     gathering: AtomicBool,
     /// Whether requests may be sent on before the GPU is told to compute what they carry.
     is_ahead: AtomicBool,
+    /// Whether answers may be sent before the GPU has computed them.
+    answers_ahead: AtomicBool,
     /// Per thread, since when it computes, by the host's clock; 0 while it does not.
     busy: Vec<AtomicU64>,
     done: AtomicU64,
@@ -155,6 +158,7 @@ impl Worker {
             stopping: AtomicBool::new(false),
             gathering: AtomicBool::new(false),
             is_ahead: AtomicBool::new(is_shared(parts.unit.device())),
+            answers_ahead: AtomicBool::new(true),
             busy: (0..count).map(|_| AtomicU64::new(0)).collect(),
             done: AtomicU64::new(0),
             parts,

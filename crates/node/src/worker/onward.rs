@@ -7,6 +7,7 @@ use tessera_plan::{Leg, Log, Outcome, Record};
 use tessera_tensormq::{Deadline, Message, Wait};
 
 use super::Shared;
+use super::answered::are_arriving;
 use super::door::Item;
 use super::exit;
 use crate::reach::on_host;
@@ -161,12 +162,20 @@ impl Shared {
         outcome: &Outcome,
         tensors: Vec<Tensor>,
     ) {
-        let (outcome, tensors) = match self.parts.memory.on_host(tensors) {
+        let is_ahead = are_arriving(&tensors);
+        let there = match is_ahead {
+            true => Ok(tensors),
+            false => self.parts.memory.on_host(tensors),
+        };
+        let (outcome, tensors) = match there {
             Ok(tensors) => (outcome.clone(), tensors),
             Err(error) => (Outcome::Failed(error.to_string()), Vec::new()),
         };
         let sent = like(message, &[&outcome.encode(), &log.encode()])
-            .map(|answer| answer.with_tensors(tensors))
+            .map(|answer| match is_ahead {
+                true => answer.with_tensors(tensors).ahead(),
+                false => answer.with_tensors(tensors),
+            })
             .and_then(|answer| Ok(self.parts.peers.send(&log.home, answer, until(message))?));
         if let Err(error) = sent {
             // Whoever waited is gone, or has given up.

@@ -8,6 +8,7 @@ use tessera_tensormq::{Deadline, Wait};
 
 use super::Shared;
 use super::ahead::Ahead;
+use super::answered::Answered;
 use super::door::Item;
 use super::exit::{Entropy, entropies};
 use super::onward::Time;
@@ -28,6 +29,7 @@ impl Shared {
             time.computed = self.parts.unit.gpu_time_of(total);
         }
         let mut ahead = Ahead::new(self, &batch, &rows, time);
+        let mut answered = None;
         let run = || -> Result<Vec<(Vec<Tensor>, Option<Entropy>)>> {
             let begun = Deadline::now().nanoseconds();
             let turn = Turn {
@@ -44,7 +46,14 @@ impl Shared {
             let goes_home = |item: &Item| item.leg.exit.is_none() && Self::next_of(item).is_none();
             // Those that go home are brought to the host in one copy.
             let outputs = match !is_here && batch.iter().all(goes_home) {
-                true => self.parts.memory.on_host(outputs)?,
+                true => match self.on_host_later(&outputs) {
+                    Some(arriving) => {
+                        let arriving = arriving?;
+                        answered = Some(Answered::new(&batch, &arriving));
+                        arriving
+                    }
+                    None => self.parts.memory.on_host(outputs)?,
+                },
                 false => outputs,
             };
             let entropies = entropies(&batch, &outputs, &rows);
@@ -68,6 +77,9 @@ impl Shared {
                 // Not before it is sent on: whoever computes next would take the core that this needs,
                 // and the request would wait for milliseconds.
                 drop(share);
+                if let Some(answered) = answered {
+                    answered.see_to(self);
+                }
             }
             (Err(error), Some(sent)) => {
                 tracing::warn!(block = %self.parts.name, %error, "a run failed that others wait for");
@@ -89,6 +101,12 @@ impl Shared {
             }
             (Err(error), None) => self.fail(batch, &error),
         }
+    }
+
+    /// Outputs on the host, where those who get the answers wait for the GPU to write them; `None` where they can't.
+    fn on_host_later(&self, outputs: &[Tensor]) -> Option<Result<Vec<Tensor>>> {
+        let may = self.answers_ahead.load(Ordering::Relaxed);
+        may.then(|| self.parts.memory.on_host_later(outputs)).flatten()
     }
 
     /// The inputs of a batch, for work that is given to the device from now on.

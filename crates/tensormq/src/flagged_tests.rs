@@ -1,0 +1,87 @@
+//! Buffers on the host that are written after they were handed over, as a GPU does: here by hand.
+
+use std::time::{Duration, Instant};
+
+use tessera_core::{DType, ErrorKind, Tensor, TensorMut};
+
+use crate::pool::Writer;
+use crate::{
+    Buffers, ConnectOptions, Courier, CourierOptions, Inbox, InboxOptions, Message, Pool, Received,
+    RequestId, Sender, Transport, Wait,
+};
+
+fn patience() -> Wait {
+    Wait::at_most(Duration::from_secs(10))
+}
+
+/// Two ends, and a pool of the first.
+fn ends() -> (Courier, Pool, Sender, Courier, Inbox) {
+    let (here, there) = (CourierOptions::default(), CourierOptions::default());
+    let (here, there) = (Courier::start(here).unwrap(), Courier::start(there).unwrap());
+    let inbox = there.inbox("home", &InboxOptions::default()).unwrap();
+    let options = ConnectOptions { transport: Some(Transport::Shm), ..ConnectOptions::default() };
+    let sender = here.connect_with(inbox.address(), &options).unwrap();
+    let buffers = [Buffers { bytes: 4096, count: 2 }];
+    let made = here.0.create_pool(&buffers, Writer::HostLater).unwrap();
+    let pool = Pool(made, Some(std::sync::Arc::clone(&here.0)));
+    (here, pool, sender, there, inbox)
+}
+
+fn tensor(pool: &Pool) -> Tensor {
+    let buffer = pool.borrow(8, Wait::No).unwrap();
+    TensorMut::over(DType::F32, &[2], buffer).unwrap().freeze()
+}
+
+fn message(tensor: &Tensor) -> Message {
+    let message = Message::new(RequestId(1), "task", &["done"]).unwrap();
+    message.with_tensors(vec![tensor.clone()])
+}
+
+fn next(inbox: &mut Inbox) -> Tensor {
+    match inbox.receive(patience()) {
+        Some(Received::Message(mut message)) => message.take_tensors().remove(0),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_was_sent_ahead_is_waited_for_each_time_a_buffer_is_used() {
+    let (here, pool, mut sender, _there, mut inbox) = ends();
+    for _ in 0..20 {
+        let sent = tensor(&pool);
+        sender.send(message(&sent).ahead(), patience()).unwrap();
+        let received = next(&mut inbox);
+        let after = received.after().cloned().expect("it is not written yet");
+        assert!(!after.is_done());
+        here.written(&sent).unwrap();
+        assert!(after.is_done());
+        received.settled().unwrap();
+        // Both buffers have their turn.
+        drop((sent, tensor(&pool)));
+    }
+}
+
+#[test]
+fn what_is_sent_as_ever_is_there() {
+    let (_here, pool, mut sender, _there, mut inbox) = ends();
+    for _ in 0..5 {
+        sender.send(message(&tensor(&pool)), patience()).unwrap();
+        assert!(next(&mut inbox).after().is_none());
+    }
+}
+
+#[test]
+fn what_nobody_writes_any_more_is_told_as_lost() {
+    let (here, pool, mut sender, _there, mut inbox) = ends();
+    let sent = tensor(&pool);
+    sender.send(message(&sent).ahead(), patience()).unwrap();
+    let received = next(&mut inbox);
+    let after = received.after().cloned().unwrap();
+    drop((sent, pool, sender, here));
+    let begun = Instant::now();
+    while !after.is_done() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "nobody noticed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(received.settled().unwrap_err().kind(), ErrorKind::Lost);
+}
