@@ -306,18 +306,21 @@ pub fn peek(tensor: &Tensor, most: usize) -> Result<Vec<u8>> {
 
 /// Copies tensors of GPUs to memory of the host, and waits until all of it is there.
 pub fn bring(tensors: Vec<(Tensor, TensorMut)>) -> Result<Vec<Tensor>> {
-    let (brought, events) = begin_bringing(tensors, CudaEvent::record)?;
-    events.iter().try_for_each(Event::wait)?;
+    let (brought, all) = begin_bringing(tensors, |_| Ok(()), CudaEvent::record)?;
+    all.wait()?;
     Ok(brought)
 }
 
 /// The same for those who are in no hurry: the copies are in the stream, and each tensor says what must have happened before it may
-/// be read. Whoever waits for that sleeps meanwhile.
+/// be read. Whoever waits for that sleeps meanwhile. `then` puts more into the stream that belongs to it.
 ///
 /// The tensors must be kept until then.
-pub fn bring_later(tensors: Vec<(Tensor, TensorMut)>) -> Result<Vec<Tensor>> {
-    let (brought, events) = begin_bringing(tensors, CudaEvent::record_for_later)?;
-    let all: Arc<dyn Event> = Arc::new(All(events));
+pub fn bring_later(
+    tensors: Vec<(Tensor, TensorMut)>,
+    then: impl FnOnce(&[Tensor]) -> Result<()>,
+) -> Result<Vec<Tensor>> {
+    let (brought, all) = begin_bringing(tensors, then, CudaEvent::record_for_later)?;
+    let all: Arc<dyn Event> = Arc::new(all);
     Ok(brought.into_iter().map(|tensor| tensor.awaiting(Arc::clone(&all))).collect())
 }
 
@@ -330,15 +333,18 @@ impl Event for All {
     }
 
     fn wait(&self) -> Result<()> {
-        self.0.iter().try_for_each(Event::wait)
+        // For all of them, also where one has failed.
+        let waited: Vec<Result<()>> = self.0.iter().map(Event::wait).collect();
+        waited.into_iter().collect()
     }
 }
 
 /// Puts copies to the host into the streams of GPUs; what is copied to, and when it is there.
 fn begin_bringing(
     mut tensors: Vec<(Tensor, TensorMut)>,
+    then: impl FnOnce(&[Tensor]) -> Result<()>,
     record: fn(&Arc<Gpu>) -> Result<CudaEvent>,
-) -> Result<(Vec<Tensor>, Vec<CudaEvent>)> {
+) -> Result<(Vec<Tensor>, All)> {
     let mut gpus: BTreeMap<u32, Arc<Gpu>> = BTreeMap::new();
     let mut begin = |from: &Tensor, to: &mut TensorMut| -> Result<()> {
         let Location::Cuda(number) = from.location() else {
@@ -347,12 +353,12 @@ fn begin_bringing(
         let from = from.clone().settled()?;
         let bytes = to.bytes_mut().filter(|bytes| bytes.len() == from.byte_len());
         let bytes = bytes.ok_or_else(|| Error::usage("a copy from a GPU to somewhere else"))?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
         let gpu = Gpu::open(number)?;
         gpu.enter()?;
         gpus.insert(number, Arc::clone(&gpu));
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let address = from.address().unwrap_or(0) as sys::CUdeviceptr;
         // SAFETY: there are as many bytes at either end. Both stay until the copy is done, which is waited for by whoever has the
         // event: the GPU's as what reuses it comes later in the stream.
@@ -361,16 +367,14 @@ fn begin_bringing(
         check("a copy from the GPU", copied)
     };
     let begun = tensors.iter_mut().try_for_each(|(from, to)| begin(from, to));
-    let events = gpus.values().map(record).collect::<Result<Vec<CudaEvent>>>();
-    match (begun, events) {
-        (Ok(()), Ok(events)) => {
-            Ok((tensors.into_iter().map(|(_, to)| to.freeze()).collect(), events))
-        }
-        (begun, events) => {
-            // What was begun before one failed must be over before its memory is used for something else.
+    let brought: Vec<Tensor> = tensors.into_iter().map(|(_, to)| to.freeze()).collect();
+    let told = begun.and_then(|()| then(&brought));
+    match told.and_then(|()| gpus.values().map(record).collect::<Result<Vec<_>>>()) {
+        Ok(events) => Ok((brought, All(events))),
+        Err(error) => {
+            // What was begun before must be over before its memory is used for something else.
             gpus.values().for_each(|gpu| drop(gpu.synchronise()));
-            let error = begun.err().or(events.err());
-            Err(error.unwrap_or_else(|| Error::engine("CUDA: no copy")))
+            Err(error)
         }
     }
 }

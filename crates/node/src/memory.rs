@@ -41,7 +41,7 @@ pub trait Memory: Send + Sync {
     /// The same where copies need not be over: those who get them from us wait for that. `None` where they can't.
     ///
     /// Whoever asked keeps the tensors until they are settled, and has nobody wait where that fails.
-    fn on_host_later(&self, _: &[Tensor]) -> Option<Result<Vec<Tensor>>> {
+    fn on_host_later(&self, _: &[Tensor]) -> Option<Vec<Tensor>> {
         None
     }
 
@@ -256,20 +256,15 @@ impl Memory for DeviceMemory {
         }
     }
 
-    fn on_host_later(&self, tensors: &[Tensor]) -> Option<Result<Vec<Tensor>>> {
-        if tensors.iter().any(|tensor| tensor.location() == Location::Host) {
+    fn on_host_later(&self, tensors: &[Tensor]) -> Option<Vec<Tensor>> {
+        // Flags are written in the stream of this GPU.
+        if tensors.iter().any(|tensor| tensor.location() != Location::Cuda(self.gpu)) {
             return None;
         }
         let places = self.places(tensors).ok()?;
-        let brought = bring_from_device_later(tensors.iter().cloned().zip(places).collect());
-        Some(brought.and_then(|brought| {
-            let told = self.written(&brought);
-            // What is on its way must be there before its memory is used for something else.
-            if told.is_err() {
-                on_host(brought.clone())?;
-            }
-            told.map(|()| brought)
-        }))
+        let tensors = tensors.iter().cloned().zip(places).collect();
+        let brought = bring_from_device_later(tensors, |brought| self.written(brought));
+        brought.inspect_err(|error| tracing::debug!(%error, "no answer goes ahead")).ok()
     }
 
     fn gpu_bytes(&self) -> u64 {

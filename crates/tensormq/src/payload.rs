@@ -33,13 +33,20 @@ pub(crate) fn tensor(
             _ => Tensor::copied(*dtype, shape, &descriptor.gather(bytes)?),
         };
     }
-    // Engines read elements through pointers of their type.
-    let alignment = dtype.bytes(1).unwrap_or(1).clamp(1, 8);
-    if (region.address().as_ptr().addr() + offset).is_multiple_of(alignment) {
+    if !is_copied(descriptor, &*region, offset) {
         return Tensor::from_region_at(*dtype, shape, region, offset);
     }
     let bytes = region.bytes().and_then(|bytes| bytes.get(offset..end));
     Tensor::copied(*dtype, shape, bytes.unwrap_or_default())
+}
+
+/// Whether such a tensor can't be used where it is.
+pub(crate) fn is_copied(descriptor: &Descriptor, region: &dyn Region, offset: usize) -> bool {
+    let Descriptor { dtype, .. } = descriptor;
+    // Engines read elements through pointers of their type.
+    let alignment = dtype.bytes(1).unwrap_or(1).clamp(1, 8);
+    let address = region.address().as_ptr().addr().wrapping_add(offset);
+    *dtype == DType::String || !descriptor.is_contiguous() || !address.is_multiple_of(alignment)
 }
 
 /// Strings one after the other, each with its length before it (8 bytes).

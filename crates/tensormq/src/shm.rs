@@ -467,10 +467,11 @@ impl Inner {
         let Some(written) = written else {
             return payload::tensor(descriptor, Arc::new(region), offset);
         };
-        if descriptor.dtype == DType::String || !descriptor.is_contiguous() {
-            // Read here and now.
+        let region: Arc<dyn Region> = Arc::new(region);
+        if payload::is_copied(descriptor, &*region, offset) {
+            // Here and now.
             written.wait()?;
         }
-        Ok(payload::tensor(descriptor, Arc::new(region), offset)?.awaiting(Arc::new(written)))
+        Ok(payload::tensor(descriptor, region, offset)?.awaiting(Arc::new(written)))
     }
 }

@@ -477,26 +477,22 @@ impl Inner {
     /// A message came back.
     fn came_home(&self, mut message: Message) {
         let (request, tensors) = (message.request(), message.take_tensors());
-        let tensors = match tensors.into_iter().map(Tensor::settled).collect::<Result<Vec<_>>>() {
-            Ok(tensors) => tensors,
-            Err(error) => {
-                // Whoever watches over the block that was to write them has the request sent again.
-                tracing::debug!(%request, %error, "an answer that will never be there");
-                return;
-            }
-        };
-        let parsed = {
-            let mut path = message.path();
-            let outcome = path.next().map(Outcome::parse);
-            outcome.zip(path.next().map(Log::parse))
-        };
+        // They are there.
+        let tensors = tensors.into_iter().map(Tensor::unheld).collect();
+        let parsed = read(&message);
         drop(message);
-        let Some((Ok(outcome), Ok(log))) = parsed else {
-            tracing::error!(%request, "an answer can't be read");
-            return;
-        };
+        let Some((outcome, log)) = parsed else { return };
         let mut state = self.lock();
         let replies = state.came_home(request, outcome, log, tensors);
+        self.deliver(&mut state, replies);
+        self.pump(state);
+    }
+
+    /// An answer was promised, and is not there although its deadline has passed.
+    fn never_came(&self, message: &Message) {
+        let Some((_, log)) = read(message) else { return };
+        let mut state = self.lock();
+        let replies = state.came_home(message.request(), Outcome::Late, log, Vec::new());
         self.deliver(&mut state, replies);
         self.pump(state);
     }
@@ -561,6 +557,19 @@ impl Inner {
         };
         pending.entry.note(&ended);
         self.observer.ended(&ended);
+    }
+}
+
+/// What an answer says.
+fn read(message: &Message) -> Option<(Outcome, Log)> {
+    let mut path = message.path();
+    let outcome = path.next().map(Outcome::parse);
+    match outcome.zip(path.next().map(Log::parse)) {
+        Some((Ok(outcome), Ok(log))) => Some((outcome, log)),
+        _ => {
+            tracing::error!(request = %message.request(), "an answer can't be read");
+            None
+        }
     }
 }
 

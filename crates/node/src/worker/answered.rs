@@ -39,6 +39,11 @@ impl Answered {
         Self { requests, outputs }.give_up(worker, &error);
     }
 
+    /// The same where nobody was answered after all.
+    pub(super) fn forget(self) {
+        self.outputs.into_iter().for_each(|output| drop(output.settled()));
+    }
+
     fn give_up(self, worker: &Shared, error: &Error) {
         tracing::warn!(block = %worker.parts.name, %error, "a run failed that was answered already");
         // From now on whatever is wrong is told as it is.

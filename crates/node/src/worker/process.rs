@@ -48,7 +48,6 @@ impl Shared {
             let outputs = match !is_here && batch.iter().all(goes_home) {
                 true => match self.on_host_later(&outputs) {
                     Some(arriving) => {
-                        let arriving = arriving?;
                         answered = Some(Answered::new(&batch, &arriving));
                         arriving
                     }
@@ -63,6 +62,12 @@ impl Shared {
         let outputs = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))
             .unwrap_or_else(|_| Err(Error::engine("the block panicked")));
         let is_sent = ahead.map(Ahead::finish).filter(|sent| sent.any());
+        if outputs.is_err()
+            && let Some(answered) = answered.take()
+        {
+            // Nobody was answered; but the memory for it is still written.
+            answered.forget();
+        }
         match (outputs, is_sent) {
             (Ok(outputs), is_sent) => {
                 // Before it is sent on: whoever has the answer may ask for the count.
@@ -104,7 +109,7 @@ impl Shared {
     }
 
     /// Outputs on the host, where those who get the answers wait for the GPU to write them; `None` where they can't.
-    fn on_host_later(&self, outputs: &[Tensor]) -> Option<Result<Vec<Tensor>>> {
+    fn on_host_later(&self, outputs: &[Tensor]) -> Option<Vec<Tensor>> {
         let may = self.answers_ahead.load(Ordering::Relaxed);
         may.then(|| self.parts.memory.on_host_later(outputs)).flatten()
     }
