@@ -23,6 +23,7 @@ mod recording;
 mod registered;
 mod shared;
 mod span;
+mod transfer;
 
 pub use copies::{Copies, copies};
 pub use device::{GpuInfo, Peer, devices, pci};
@@ -31,12 +32,10 @@ pub use entropy::entropy;
 pub use event::CudaEvent;
 pub use gpu::Gpu;
 pub use growing::GrowingBuffer;
-pub use memory::{
-    DeviceBuffer, Pinned, PinnedBuffer, bring, bring_later, copy, copy_across, join, peek,
-    to_device, to_host,
-};
+pub use memory::{DeviceBuffer, Pinned, PinnedBuffer};
 pub use monitor::{GpuProcess, GpuReading, Monitor};
 pub use recording::{Recording, SideStream};
 pub use registered::Registered;
 pub use shared::{HANDLE, SharedMemory};
 pub use span::{OpenSpan, Span};
+pub use transfer::{bring, bring_later, copy, copy_across, join, peek, to_device, to_host};
