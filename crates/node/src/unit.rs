@@ -16,6 +16,7 @@ use tessera_tensormq::Wait;
 
 use crate::batch;
 use crate::gpu_queue::{GpuQueue, GpuTime, GpuTimes, Told};
+use crate::measure::Summary;
 use crate::memory::Memory;
 use crate::reach::for_device;
 use crate::{ProgramSource, lock};
@@ -32,7 +33,7 @@ const RUNS_BEFORE_RECORDING: usize = 32;
 /// Runs are recorded where the GPU takes less than so many times as long as being told. With more, a recording has little to
 /// win for the memory that it needs. Well before telling takes as long as the GPU works: processes that tell it at the same
 /// time slow each other down (ResNet-50 in four, 32 rows, where the first takes a ninth: by 0.1 ms).
-const RECORDED_FROM: u64 = 16;
+const RECORDED_FROM: f64 = 16.0;
 
 /// A unit whose blocks are loaded.
 pub struct LoadedUnit {
@@ -102,21 +103,20 @@ impl GpuSessions {
     /// Has runs be recorded where telling the GPU takes long, beside what it does for so many rows.
     fn ran(&mut self, told: Duration, gpu_nanoseconds: u64) {
         self.told.push(told);
-        if is_long(&mut self.told, gpu_nanoseconds) {
+        if self.told.len() < RUNS_BEFORE_RECORDING {
+            return;
+        }
+        if is_long(&std::mem::take(&mut self.told), gpu_nanoseconds) {
             self.sessions.iter_mut().for_each(|session| session.record_runs());
         }
     }
 }
 
-/// Whether telling the GPU takes long, beside what it does; looked at after some runs, of which the one in the middle counts.
-fn is_long(told: &mut Vec<Duration>, gpu_nanoseconds: u64) -> bool {
-    if told.len() < RUNS_BEFORE_RECORDING {
-        return false;
-    }
-    told.sort_unstable();
-    let middle = told.get(told.len() / 2).map_or(0, Duration::as_nanos);
-    told.clear();
-    middle * u128::from(RECORDED_FROM) > u128::from(gpu_nanoseconds)
+/// Whether telling the GPU takes long, beside what it does: by the middle of some runs, as single ones take longer now and
+/// then, and the first always does.
+fn is_long(told: &[Duration], gpu_nanoseconds: u64) -> bool {
+    Summary::of(told)
+        .is_some_and(|told| told.median_ms * RECORDED_FROM * 1e6 > gpu_nanoseconds as f64)
 }
 
 /// The shape of each input or output.
@@ -482,19 +482,20 @@ mod tests {
 
     #[test]
     fn runs_are_recorded_where_telling_takes_long_most_of_the_time() {
-        let decide = |told: &dyn Fn(usize) -> u64, gpu: u64| {
-            let mut all = Vec::new();
-            let decided = (0..4 * RUNS_BEFORE_RECORDING).filter(|&run| {
-                all.push(Duration::from_nanos(told(run)));
-                is_long(&mut all, gpu)
-            });
-            decided.collect::<Vec<_>>()
+        let told = |now_and_then: u64, mostly: u64| -> Vec<Duration> {
+            let each = |run| if run % 8 == 0 { now_and_then } else { mostly };
+            (0..RUNS_BEFORE_RECORDING).map(|run| Duration::from_nanos(each(run))).collect()
         };
         // One that takes long, as the first does, decides nothing.
-        assert!(decide(&|run| if run % 8 == 0 { 1_000_000 } else { 10 }, 1000).is_empty());
-        let last = |number: usize| number * RUNS_BEFORE_RECORDING - 1;
-        assert_eq!(decide(&|run| if run % 8 == 0 { 1 } else { 100 }, 1000), [1, 2, 3, 4].map(last));
-        // What the GPU takes is not known yet.
-        assert_eq!(decide(&|_| 1, 0).len(), 4);
+        assert!(!is_long(&told(1_000_000, 10), 1000));
+        assert!(is_long(&told(1, 100), 1000));
+        // Where what the GPU takes is not known yet.
+        assert!(is_long(&told(1, 1), 0));
+        // And it is decided after so many runs, again and again.
+        let mut sessions = GpuSessions::new(Vec::new());
+        for run in 1..=4 * RUNS_BEFORE_RECORDING {
+            sessions.ran(Duration::from_nanos(1), 0);
+            assert_eq!(sessions.told.len(), run % RUNS_BEFORE_RECORDING);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use tessera_core::{Buffer, Error, PoolId, Result, Tensor};
+use tessera_core::{Buffer, Error, PoolId, PoolSlot, Result, Tensor};
 
 use crate::MOST_DEPTH;
 use crate::address::{Address, Transport, host};
@@ -177,16 +177,13 @@ impl Courier {
     /// Has the GPU say that a tensor in a pool of ours is written, once all that it was told so far is done: for
     /// messages that went [ahead](Message::ahead).
     pub fn written(&self, tensor: &Tensor) -> Result<()> {
-        let slot = tensor.region().and_then(|(region, _)| region.pooled());
-        slot.map_or(Ok(()), |slot| self.0.note_written(slot))
+        let own = self.0.own_slot(tensor);
+        own.map_or(Ok(()), |(pool, slot)| pool.write_flag(slot.slot as usize, slot.generation))
     }
 
     /// Has nobody wait any longer for a tensor in a pool of ours that a GPU was to write, and won't.
     pub fn free_waiters(&self, tensor: &Tensor) {
-        let slot = tensor.region().and_then(|(region, _)| region.pooled());
-        if let Some(slot) = slot
-            && let Some(pool) = self.0.own_pool(slot.pool)
-        {
+        if let Some((pool, slot)) = self.0.own_slot(tensor) {
             pool.set_flag(slot.slot as usize, slot.generation);
         }
     }
@@ -327,6 +324,12 @@ impl Inner {
         let settle: Weak<dyn Settle> = Weak::<Self>::clone(&self.own);
         let pool = OpenPool::create(id, buffers, settle, writer)?;
         Ok(self.keep_pool(pool))
+    }
+
+    /// Where a tensor is, where that is a pool of ours.
+    fn own_slot(&self, tensor: &Tensor) -> Option<(Arc<OpenPool>, PoolSlot)> {
+        let slot = tensor.region().and_then(|(region, _)| region.pooled())?;
+        Some((self.own_pool(slot.pool)?, slot))
     }
 
     /// A pool, where it is one of ours.

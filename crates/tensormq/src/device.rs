@@ -1,15 +1,12 @@
 //! Buffers of a pool that are on a GPU: other processes open them once, and a message carries a slot as ever.
 //!
-//! A GPU may still write a buffer when it is handed over, or may not even have been told to. So each slot has a flag in
-//! the memory that all holders of the pool share: the owner's GPU writes the buffer's generation there when it has
-//! written the buffer, and the receiver's GPU waits for that. No host waits. And a GPU may still read a buffer when the
-//! host has let go of it: what a receiver holds is let go of when its stream is past all that reads it, by a thread of
-//! its own.
+//! A GPU may still write a buffer when it is handed over, or may not even have been told to: the receiver's GPU waits for its
+//! flag ([`crate::pool::Written`]), and no host does. And a GPU may still read a buffer when the host has let go of it: what a
+//! receiver holds is let go of when its stream is past all that reads it, by a thread of its own.
 
 use std::ptr::NonNull;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use tessera_core::{Error, Event, Location, Result};
 use tessera_cuda::{CudaEvent, Gpu, HANDLE, Registered, SharedMemory};
@@ -60,6 +57,11 @@ impl DevicePayload {
         self.flags.write(offset, generation)
     }
 
+    /// Has the stream wait for a flag.
+    pub(crate) fn wait_for_flag(&self, offset: usize, generation: u32) -> Result<()> {
+        self.flags.wait(offset, generation)
+    }
+
     /// Releases a slot once this process' stream is past all that may read it.
     pub(crate) fn release_later(&self, pool: &Arc<OpenPool>, slot: usize) {
         // Its owner writes it again in the stream that wrote it before.
@@ -73,45 +75,6 @@ impl DevicePayload {
                 pool.release(slot);
             }),
             None => pool.release(slot),
-        }
-    }
-}
-
-/// That a buffer of another process is written.
-pub(crate) struct Written {
-    pub(crate) pool: Arc<OpenPool>,
-    pub(crate) slot: usize,
-    pub(crate) generation: u32,
-}
-
-/// How long to look again and again before looking now and then.
-const SPIN: Duration = Duration::from_micros(200);
-const NOW_AND_THEN: Duration = Duration::from_micros(20);
-
-impl Event for Written {
-    /// Also where it never will be: waiting for it tells so.
-    fn is_done(&self) -> bool {
-        self.pool.is_written(self.slot, self.generation) || self.pool.is_orphan()
-    }
-
-    fn wait(&self) -> Result<()> {
-        let start = std::time::Instant::now();
-        while !self.pool.is_written(self.slot, self.generation) {
-            if self.pool.is_orphan() {
-                return Err(Error::lost("whoever was to write a tensor is gone"));
-            }
-            match start.elapsed() < SPIN {
-                true => std::hint::spin_loop(),
-                false => std::thread::sleep(NOW_AND_THEN),
-            }
-        }
-        Ok(())
-    }
-
-    fn hold_stream(&self) -> Result<()> {
-        match self.pool.device() {
-            Some(device) => device.flags.wait(OpenPool::flag(self.slot), self.generation),
-            None => self.wait(),
         }
     }
 }

@@ -52,7 +52,7 @@ impl Inner {
     /// A pool by its name, ours or another's.
     pub(crate) fn pool_of(self: &Arc<Self>, id: PoolId) -> Result<Arc<OpenPool>> {
         if id.owner == self.id {
-            let pool = lock(&self.pools).get(&id.number).and_then(Weak::upgrade);
+            let pool = self.own_pool(id);
             return pool.ok_or_else(|| Error::not_found("a tensor in a pool that is gone"));
         }
         // Held while the owner is asked, so that a pool is opened once; the driver never takes it.
@@ -70,12 +70,14 @@ impl Inner {
         pool.ok_or_else(|| Error::lost("the owner of a pool went away"))
     }
 
-    /// Whether whoever gets a tensor of a pool can open it: its owner is there.
-    pub(crate) fn is_open(&self, id: PoolId) -> bool {
-        id.owner == self.id
-            || lock(&self.landlords)
-                .get(&id)
-                .is_some_and(|landlord| !landlord.gone.load(Ordering::Acquire))
+    /// A pool that whoever gets a tensor of it can open: its owner is there.
+    pub(crate) fn open_pool(&self, id: PoolId) -> Option<Arc<OpenPool>> {
+        if id.owner == self.id {
+            return self.own_pool(id);
+        }
+        let landlord = lock(&self.landlords).get(&id).cloned()?;
+        let pool = lock(&landlord.pool).clone();
+        pool.filter(|_| !landlord.gone.load(Ordering::Acquire))
     }
 
     fn attach(self: &Arc<Self>, id: PoolId) -> Result<Arc<Landlord>> {

@@ -3,19 +3,18 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use tessera_core::{DType, Error, ErrorKind, Event, Location, PoolSlot, Region, Result, Tensor};
+use tessera_core::{DType, Error, ErrorKind, Event, Location, Region, Result, Tensor};
 
 use crate::bell::Bell;
 use crate::channel::{Attempt, Incoming, NotSent, Outgoing, Peer, Received};
 use crate::courier::Inner;
-use crate::device::Written;
 use crate::driver::{Source, Token};
 use crate::flight::{Fate, Finish, Flight, Receipt};
 use crate::handover::{arm, disarm};
 use crate::layout::{Clock, Descriptor, Place, View};
 use crate::message::{Message, RequestId};
 use crate::payload;
-use crate::pool::OpenPool;
+use crate::pool::{OpenPool, Written};
 use crate::ring::{Ring, RingReader, RingWriter};
 use crate::sync::lock;
 use crate::unix::{Link, Packet};
@@ -373,33 +372,38 @@ impl Inner {
         let mut copies: Vec<(usize, usize, Vec<u8>)> = Vec::new();
         let mut copied = 0usize;
         for (index, tensor) in all.iter().enumerate() {
-            let pooled =
-                tensor.region().and_then(|(region, offset)| Some((region.pooled()?, offset)));
-            let flagged = pooled.and_then(|(slot, _)| Some((slot, self.own_pool(slot.pool)?)));
+            let pooled = tensor.region().and_then(|(region, offset)| {
+                let slot = region.pooled()?;
+                Some((slot, offset, self.open_pool(slot.pool)?))
+            });
             // What a GPU writes is waited for by the receiver, or by its GPU.
-            let tensor = match (tensor.location(), flagged.filter(|(_, own)| own.is_flagged())) {
-                (Location::Host, Some(_)) if ahead => tensor.clone(),
-                (Location::Host, flagged) => {
+            let tensor = match (tensor.location(), &pooled) {
+                (Location::Host, Some((_, _, pool))) if ahead && pool.is_flagged_by_us() => {
+                    tensor.clone()
+                }
+                (Location::Host, pooled) => {
                     let settled = tensor.clone().settled()?;
-                    if let Some((slot, own)) = flagged {
-                        own.set_flag(slot.slot as usize, slot.generation);
+                    if let Some((slot, _, pool)) = pooled
+                        && pool.is_flagged_by_us()
+                    {
+                        pool.set_flag(slot.slot as usize, slot.generation);
                     }
                     settled
                 }
-                _ => tensor.clone(),
+                (_, Some((slot, _, pool))) => {
+                    if !ahead {
+                        pool.write_flag(slot.slot as usize, slot.generation)?;
+                    }
+                    tensor.clone()
+                }
+                (_, None) => {
+                    let what = "a tensor on a GPU that is in no pool can't be sent";
+                    return Err(Error::unsupported(what));
+                }
             };
             let (dtype, shape) = (tensor.dtype(), tensor.shape());
-            if tensor.location() != Location::Host {
-                let slot = pooled.map(|(slot, _)| slot).filter(|slot| self.is_open(slot.pool));
-                let slot = slot.ok_or_else(|| {
-                    Error::unsupported("a tensor on a GPU that is in no pool can't be sent")
-                })?;
-                if !ahead {
-                    self.note_written(slot)?;
-                }
-            }
-            let (bytes, place) = match pooled.filter(|(slot, _)| self.is_open(slot.pool)) {
-                Some((slot, offset)) => {
+            let (bytes, place) = match pooled {
+                Some((slot, offset, _)) => {
                     (tensor.byte_len(), Place::Slot { slot, offset: offset as u64 })
                 }
                 None => {
@@ -438,12 +442,6 @@ impl Inner {
         Ok(Some((tensors, descriptors)))
     }
 
-    /// Has the GPU say when a buffer of ours is written; one of another process is its owner's business.
-    pub(crate) fn note_written(&self, slot: PoolSlot) -> Result<()> {
-        let own = self.own_pool(slot.pool);
-        own.map_or(Ok(()), |pool| pool.write_flag(slot.slot as usize, slot.generation))
-    }
-
     /// The tensor that a header describes, held by this process.
     pub(crate) fn resolve(
         self: &Arc<Self>,
@@ -457,17 +455,11 @@ impl Inner {
         let region = pool.hold(slot.slot, slot.generation).ok_or_else(|| {
             Error::lost("a tensor's memory is in use for something else: its sender is gone")
         })?;
-        let (index, generation) = (slot.slot as usize, slot.generation);
-        let is_written =
-            !pool.is_flagged() || !pool.is_anothers() || pool.is_written(index, generation);
-        let written =
-            (!is_written).then(|| Written { pool: Arc::clone(&pool), slot: index, generation });
+        let written = Written::of(&pool, slot);
         pools.push(pool);
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        let Some(written) = written else {
-            return payload::tensor(descriptor, Arc::new(region), offset);
-        };
         let region: Arc<dyn Region> = Arc::new(region);
+        let Some(written) = written else { return payload::tensor(descriptor, region, offset) };
         if payload::is_copied(descriptor, &*region, offset) {
             // Here and now.
             written.wait()?;

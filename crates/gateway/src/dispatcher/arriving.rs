@@ -31,10 +31,7 @@ impl Arriving {
         let awake = if is_alone { Duration::ZERO } else { AWAKE };
         let arrived = move |message, state| {
             let Some(dispatcher) = dispatcher.upgrade() else { return };
-            let tell = || match state {
-                State::There => dispatcher.came_home(message),
-                State::NotYet | State::Never => dispatcher.never_came(&message),
-            };
+            let tell = || dispatcher.came_home(message, state == State::There);
             // The others are waited for all the same.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(tell)).is_err() {
                 tracing::error!("an answer can't be taken in");
@@ -121,8 +118,8 @@ fn wait(
 /// Whether the deadline passed so long ago.
 fn is_overdue(message: &Message, grace: Duration) -> bool {
     let passed = |deadline: Deadline| {
-        Deadline::now().nanoseconds().saturating_sub(deadline.nanoseconds())
-            > grace.as_nanos() as u64
+        let later = deadline.nanoseconds().saturating_add(grace.as_nanos() as u64);
+        Deadline::from_nanoseconds(later).has_passed()
     };
     message.deadline().is_some_and(passed)
 }

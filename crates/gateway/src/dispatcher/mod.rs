@@ -166,7 +166,7 @@ impl Dispatcher {
                 if let Some(Received::Message(message)) = received
                     && let Some(there) = arriving.take(message)
                 {
-                    inner.came_home(there);
+                    inner.came_home(there, true);
                 }
             }
         });
@@ -474,25 +474,25 @@ impl Inner {
         Ok(message.with_tensors(tensors))
     }
 
-    /// A message came back.
-    fn came_home(&self, mut message: Message) {
+    /// A message came back; its tensors are there, or else not even though its deadline has passed.
+    fn came_home(&self, mut message: Message, is_there: bool) {
         let (request, tensors) = (message.request(), message.take_tensors());
-        // They are there.
-        let tensors = tensors.into_iter().map(Tensor::unheld).collect();
-        let parsed = read(&message);
+        let parsed = {
+            let mut path = message.path();
+            let outcome = path.next().map(Outcome::parse);
+            outcome.zip(path.next().map(Log::parse))
+        };
         drop(message);
-        let Some((outcome, log)) = parsed else { return };
+        let Some((Ok(outcome), Ok(log))) = parsed else {
+            tracing::error!(%request, "an answer can't be read");
+            return;
+        };
+        let (outcome, tensors) = match is_there {
+            true => (outcome, tensors.into_iter().map(Tensor::unheld).collect()),
+            false => (Outcome::Late, Vec::new()),
+        };
         let mut state = self.lock();
         let replies = state.came_home(request, outcome, log, tensors);
-        self.deliver(&mut state, replies);
-        self.pump(state);
-    }
-
-    /// An answer was promised, and is not there although its deadline has passed.
-    fn never_came(&self, message: &Message) {
-        let Some((_, log)) = read(message) else { return };
-        let mut state = self.lock();
-        let replies = state.came_home(message.request(), Outcome::Late, log, Vec::new());
         self.deliver(&mut state, replies);
         self.pump(state);
     }
@@ -557,19 +557,6 @@ impl Inner {
         };
         pending.entry.note(&ended);
         self.observer.ended(&ended);
-    }
-}
-
-/// What an answer says.
-fn read(message: &Message) -> Option<(Outcome, Log)> {
-    let mut path = message.path();
-    let outcome = path.next().map(Outcome::parse);
-    match outcome.zip(path.next().map(Log::parse)) {
-        Some((Ok(outcome), Ok(log))) => Some((outcome, log)),
-        _ => {
-            tracing::error!(request = %message.request(), "an answer can't be read");
-            None
-        }
     }
 }
 

@@ -12,7 +12,7 @@
 
 use tessera_core::{Device, Location, Tensor};
 use tessera_plan::Leg;
-use tessera_tensormq::{Message, Wait};
+use tessera_tensormq::{Message, RequestId, Wait};
 
 use super::Shared;
 use super::door::Item;
@@ -56,11 +56,7 @@ impl Sent {
                 false => rest.push(item),
             }
         }
-        let (courier, outputs) = (worker.parts.peers.courier().clone(), self.outputs);
-        worker.parts.overseer.lost(
-            lost,
-            Box::new(move || outputs.iter().for_each(|output| courier.free_waiters(output))),
-        );
+        worker.lose(lost, self.outputs);
         rest
     }
 }
@@ -103,6 +99,13 @@ impl SendAhead for Ahead<'_> {
 }
 
 impl Shared {
+    /// Has requests that were sent ahead be taken for lost; then nobody waits any longer for what they carry.
+    pub(super) fn lose(&self, requests: Vec<(RequestId, u32)>, carried: Vec<Tensor>) {
+        let courier = self.parts.peers.courier().clone();
+        let then = move || carried.iter().for_each(|tensor| courier.free_waiters(tensor));
+        self.parts.overseer.lost(requests, Box::new(then));
+    }
+
     /// The next block of a request.
     pub(super) fn next_of(item: &Item) -> Option<Leg> {
         let steps = item.message.path().count();

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tessera_core::{Error, Location, Tensor};
+use tessera_core::{Location, Result, Tensor};
 use tessera_tensormq::RequestId;
 
 use super::Shared;
@@ -32,26 +32,22 @@ impl Answered {
 
     /// Waits until the GPU is done. Should it fail, those who wait for the answers are told first, and then the waiting is
     /// ended.
-    pub(super) fn see_to(self, worker: &Shared) {
-        let Self { requests, outputs } = self;
-        let settled = outputs.iter().try_for_each(|output| output.clone().settled().map(drop));
-        let Err(error) = settled else { return };
-        Self { requests, outputs }.give_up(worker, &error);
-    }
-
-    /// The same where nobody was answered after all.
-    pub(super) fn forget(self) {
-        self.outputs.into_iter().for_each(|output| drop(output.settled()));
-    }
-
-    fn give_up(self, worker: &Shared, error: &Error) {
+    pub(super) fn see_to(mut self, worker: &Shared) {
+        let Err(error) = self.settle() else { return };
         tracing::warn!(block = %worker.parts.name, %error, "a run failed that was answered already");
         // From now on whatever is wrong is told as it is.
         worker.answers_ahead.store(false, Ordering::Relaxed);
-        let (courier, outputs) = (worker.parts.peers.courier().clone(), self.outputs);
-        worker.parts.overseer.lost(
-            self.requests,
-            Box::new(move || outputs.iter().for_each(|output| courier.free_waiters(output))),
-        );
+        worker.lose(std::mem::take(&mut self.requests), std::mem::take(&mut self.outputs));
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.outputs.iter().try_for_each(|output| output.clone().settled().map(drop))
+    }
+}
+
+impl Drop for Answered {
+    /// Also where nobody was answered after all, the memory is still written.
+    fn drop(&mut self) {
+        self.settle().ok();
     }
 }

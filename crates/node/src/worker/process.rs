@@ -62,12 +62,6 @@ impl Shared {
         let outputs = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))
             .unwrap_or_else(|_| Err(Error::engine("the block panicked")));
         let is_sent = ahead.map(Ahead::finish).filter(|sent| sent.any());
-        if outputs.is_err()
-            && let Some(answered) = answered.take()
-        {
-            // Nobody was answered; but the memory for it is still written.
-            answered.forget();
-        }
         match (outputs, is_sent) {
             (Ok(outputs), is_sent) => {
                 // Before it is sent on: whoever has the answer may ask for the count.

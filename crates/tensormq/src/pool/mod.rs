@@ -15,12 +15,14 @@
 
 #![allow(unsafe_code, reason = "buffers are slices of shared memory")]
 
+mod slot;
+mod written;
+
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use tessera_core::{Buffer, Error, Location, PoolId, PoolSlot, Region, Result};
+use tessera_core::{Buffer, Error, PoolId, Result};
 use tessera_cuda::{Gpu, Registered};
 
 use crate::bell::Bell;
@@ -31,6 +33,9 @@ use crate::segment::{Segment, Writers};
 use crate::sync::lock;
 use crate::unix::Link;
 use crate::wait::Wait;
+use slot::Slot;
+pub(crate) use written::Written;
+use written::flags;
 
 /// How many processes may have a pool open, the owner among them.
 pub const MOST_HOLDERS: u32 = 40;
@@ -275,68 +280,13 @@ impl OpenPool {
         self.control.u64(WORDS + 64 * slot)
     }
 
-    fn bit(&self) -> u64 {
-        1 << self.holder
-    }
-
-    /// Where the flag of a slot is in the memory that all share: beside its word.
-    pub(crate) fn flag(slot: usize) -> usize {
-        WORDS + 64 * slot + 8
-    }
-
-    /// Whether a buffer that a GPU writes is written, this time.
-    pub(crate) fn is_written(&self, slot: usize, generation: u32) -> bool {
-        self.control.u32(Self::flag(slot)).load(Ordering::Acquire) == generation
-    }
-
-    /// Whether a GPU writes its buffers, and says when it has.
-    pub(crate) fn is_flagged(&self) -> bool {
-        self.is_flagged
-    }
-
     /// Whether it is another process' pool.
     pub(crate) fn is_anothers(&self) -> bool {
         self.holder != OWNER
     }
 
-    /// Has the GPU say so when all that it was told so far is done; the owner's alone.
-    pub(crate) fn write_flag(&self, slot: usize, generation: u32) -> Result<()> {
-        if slot >= self.slots.len() || self.is_anothers() {
-            return Ok(());
-        }
-        match (&self.device, &self.flags) {
-            (Some(device), _) => device.write_flag(Self::flag(slot), generation),
-            (None, Some(flags)) => flags.write(Self::flag(slot), generation),
-            (None, None) => {
-                self.set_flag(slot, generation);
-                Ok(())
-            }
-        }
-    }
-
-    /// Says that a buffer is written: there is nothing to wait for, or not any longer.
-    pub(crate) fn set_flag(&self, slot: usize, generation: u32) {
-        if self.is_flagged && slot < self.slots.len() {
-            self.control.u32(Self::flag(slot)).store(generation, Ordering::Release);
-        }
-    }
-
-    /// Whether its owner is gone.
-    pub(crate) fn is_orphan(&self) -> bool {
-        self.is_orphan.load(Ordering::Acquire)
-    }
-
-    /// Its owner is gone.
-    pub(crate) fn orphan(&self) {
-        self.is_orphan.store(true, Ordering::Release);
-    }
-
-    /// Has nobody wait any longer for what a GPU was to write.
-    pub(crate) fn free_waiters(&self) {
-        for slot in 0..self.slots.len() {
-            let generation = generation_of(self.word(slot).load(Ordering::Acquire));
-            self.set_flag(slot, generation);
-        }
+    fn bit(&self) -> u64 {
+        1 << self.holder
     }
 
     /// A reference to a buffer that a message named; `None` where it is no longer what it was.
@@ -494,12 +444,6 @@ fn pin(gpu: &Arc<Gpu>, payload: &Segment) -> Option<Registered> {
     unsafe { Registered::to_read(gpu, payload.address(), payload.len()) }.ok()
 }
 
-/// Lets a GPU use the memory that all holders of a pool share.
-fn flags(gpu: &Arc<Gpu>, control: &Segment) -> Result<Registered> {
-    // SAFETY: the segment is mapped in whole pages, and a pool lets go of its flags before it.
-    unsafe { Registered::over(gpu, control.address(), control.len()) }
-}
-
 fn control_len(slots: usize) -> usize {
     (WORDS + 64 * slots).next_multiple_of(4096)
 }
@@ -634,70 +578,5 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (used, all) = self.0.in_use();
         write!(f, "Pool({used} of {all} in use)")
-    }
-}
-
-/// A reference to a buffer; the process' hold ends with its last one.
-pub(crate) struct Slot {
-    pool: Arc<OpenPool>,
-    index: usize,
-    len: usize,
-    generation: u32,
-    /// Borrowed and not yet frozen: nobody else has a reference.
-    writable: bool,
-}
-
-impl Region for Slot {
-    fn location(&self) -> Location {
-        self.pool.device.as_ref().map_or(Location::Host, DevicePayload::location)
-    }
-
-    fn address(&self) -> NonNull<u8> {
-        if let Some(device) = &self.pool.device {
-            return device.address(self.pool.slots[self.index].0);
-        }
-        // SAFETY: slots lie within the payload.
-        unsafe { self.pool.payload.address().add(self.pool.slots[self.index].0) }
-    }
-
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    fn bytes(&self) -> Option<&[u8]> {
-        if self.pool.device.is_some() {
-            return None;
-        }
-        // SAFETY: the owner writes through `bytes_mut` of the one `Slot` that a borrow gave out,
-        // which can't be there beside a shared reference to it, nor to another of this generation:
-        // those come from messages, which are made of frozen tensors. The bit that we hold keeps the
-        // slot from being borrowed again.
-        unsafe { self.pool.payload.slice(self.pool.slots[self.index].0, self.len) }
-    }
-
-    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        if !self.writable || self.pool.device.is_some() {
-            return None;
-        }
-        // SAFETY: as above: a slot is writable between borrow and freeze, when it has one reference,
-        // which is borrowed exclusively here.
-        unsafe { self.pool.payload.slice_mut(self.pool.slots[self.index].0, self.len) }
-    }
-
-    fn pooled(&self) -> Option<PoolSlot> {
-        Some(PoolSlot {
-            pool: self.pool.id,
-            slot: u32::try_from(self.index).ok()?,
-            generation: self.generation,
-        })
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        match &self.pool.device {
-            Some(device) => device.release_later(&self.pool, self.index),
-            None => self.pool.release(self.index),
-        }
     }
 }
