@@ -21,7 +21,7 @@ MODULES = (
     ("test_shared_memory", "system shared memory"),
     ("test_kserve", "KServe's clients"),
     ("test_perf_analyzer", "perf_analyzer"),
-    ("test_processes", "blocks in processes of their own"),
+    ("test_processes", "units in processes of their own"),
     ("test_control_api", "the control plane (schemathesis)"),
 )
 

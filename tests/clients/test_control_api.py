@@ -46,7 +46,7 @@ def with_names_that_there_are(document: dict) -> dict:
     tasks = one_of("fixed", "scores", "exits", "one", "two")
     schemas["BlockName"] = one_of(*models, "exits/0", "exits/1", "exits/2", "scores/0")
     schemas["StepInput"] = one_of("$0", "$1", "a", "b", "a.0", "b.1", "exits", "exits/0.1")
-    schemas["Step"]["properties"]["name"] = one_of("a", "b", "c")
+    schemas["PathStep"]["properties"]["name"] = one_of("a", "b", "c")
     schemas["System"]["properties"]["tasks"]["propertyNames"] = tasks
     parameters["Task"]["schema"] = tasks
     parameters["Exit"]["schema"] = one_of("exit_stage2", "none")
@@ -140,15 +140,15 @@ class ControlApi(unittest.TestCase):
                 self.assertEqual(status, 200, told)
 
     def test_2_what_is_there_answers_as_the_document_says(self):
-        block = next(
-            block["name"] for block in self.server.told["blocks"] if "exits" in block["tasks"]
+        unit = next(
+            unit["name"] for unit in self.server.told["units"] if "exits" in unit["tasks"]
         )
         keep = ("deleteTask", "putSystem", "postSystem")
         keep = [word for name in keep for word in ("--exclude-operation-id", name)]
-        parameters = {"task": "exits", "exit": "exit_stage2", "block": block}
+        parameters = {"task": "exits", "exit": "exit_stage2", "unit": unit}
         self.schemathesis("--max-examples", "50", *keep, parameters=parameters)
 
-    def test_3_a_device_that_is_not_there_is_named_wherever_blocks_run(self):
+    def test_3_a_device_that_is_not_there_is_named_wherever_units_run(self):
         for isolation in ("thread", "process"):
             with self.subTest(isolation):
                 body = {"model": "fixed", "device": "cuda:7", "isolation": isolation}

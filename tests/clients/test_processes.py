@@ -1,4 +1,4 @@
-"""Triton's clients where every block runs in a process of its own."""
+"""Triton's clients where every unit runs in a process of its own."""
 
 import shutil
 import tempfile
@@ -47,9 +47,9 @@ class Processes(unittest.TestCase):
                 inputs[-1].set_data_from_numpy(array)
             yield client.infer(model, inputs)
 
-    def test_every_block_is_in_a_process(self):
-        for block in self.server.told["blocks"]:
-            for instance in block["instances"]:
+    def test_every_unit_is_in_a_process(self):
+        for unit in self.server.told["units"]:
+            for instance in unit["instances"]:
                 self.assertIsNotNone(instance["process"])
 
     def test_tensors_go_in_and_out(self):

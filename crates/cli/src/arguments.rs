@@ -1,23 +1,17 @@
-//! The command line; that of the benchmarks is in [`bench`].
+//! The command line; benchmarks bring their own.
 
-pub(crate) mod bench;
 pub(crate) mod plan;
+mod serve;
 
-pub(crate) use bench::Bench;
 pub(crate) use plan::PlanCommand;
+pub(crate) use serve::ServeArguments;
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use tessera_core::{Device, Error, Result};
-use tessera_engine::{ConvolutionSearch, CudaOptions, EngineName, LoadOptions};
-use tessera_graph::{CutPoints, ExitSpec, Split};
-use tessera_plan::Isolation;
-use tessera_tensormq::Transport;
-use tracing::level_filters::LevelFilter;
+use tessera_bench::BenchCommand;
+use tessera_command::{EngineArguments, ModelArguments, RepositoryArgument, SplitArguments};
+use tessera_core::Device;
 
 /// Serves neural networks as blocks: cut any ONNX model, share what is the same, run the pieces.
 #[derive(Parser)]
@@ -31,11 +25,11 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Write a well-known architecture with made-up weights as an ONNX file
     ///
-    /// Writes NAME.onnx, the same bytes every time for the same options. The weights are made up but
-    /// scaled so that activations stay finite, so that every benchmark runs without a download.
-    Zoo(Zoo),
+    /// Writes NAME.onnx, the same bytes every time for the same options. The weights are made up
+    /// but scaled so that activations stay finite, so that every benchmark runs without a download.
+    Zoo(ZooArguments),
     /// Show what a model is made of and where it can be cut
-    Inspect(Inspect),
+    Inspect(InspectArguments),
     /// Cut a model into blocks and keep them in a repository
     ///
     /// Each block is stored once under the hash of its content, however many models use it; see
@@ -45,40 +39,40 @@ pub(crate) enum Command {
     ///
     /// Finds the layers that the models have in common and cuts so that each common run of layers
     /// becomes a block of its own, which the repository then holds once.
-    Share(Share),
+    Share(ShareArguments),
     /// Run a model block by block on an input
     ///
     /// Runs a model from a file (cut as `split` cuts it) or from the repository, and prints the top
     /// five classes, or the output where it is no classification, with the time of each block.
-    Run(Run),
+    Run(RunArguments),
     /// Cut a model, run it whole and in blocks, and print how far the results are apart
     ///
     /// Runs the file as it is and the blocks it is cut into on the same random inputs. Fails where
     /// the results differ by more than --tolerance, relative to the largest element of an output.
-    Verify(Verify),
+    Verify(VerifyArguments),
     /// Count and measure what each layer and block of a model costs
     ///
     /// Layers are what lies between neighbouring cut points. FLOPs are counted as one per
     /// multiply-add; memory is input, weights and output together. Times are medians on this
     /// machine.
-    Profile(Profile),
+    Profile(ProfileArguments),
     /// List what blocks can run on: the CPU, and GPUs with their memory and how they are connected
-    Devices(Devices),
+    Devices(DevicesArguments),
     /// Look after a repository of blocks
     #[command(subcommand)]
     Repo(Repo),
     /// Serve models over the Open Inference Protocol
     ///
-    /// Cuts the models so that the layers they have in common are shared, stores them in the repository
-    /// and serves each as a task under its file's name; without models, serves what was served last (or
-    /// what PUT /v1/system asked for since). Clients of Triton and KServe work unchanged. SIGTERM and
-    /// Ctrl-C let requests finish first; a second one does not.
-    Serve(Serve),
+    /// Cuts the models so that the layers they have in common are shared, stores them in the
+    /// repository and serves each as a task under its file's name; without models, serves what was
+    /// served last (or what PUT /v1/system asked for since). Clients of Triton and KServe work
+    /// unchanged. SIGTERM and Ctrl-C let requests finish first; a second one does not.
+    Serve(ServeArguments),
     /// Send requests to a server that speaks the Open Inference Protocol, and measure
     ///
-    /// A closed loop of clients (--clients), an open loop at a rate (--rate), or a sweep of rates to find
-    /// out where the server is saturated (--sweep). Works with any server of the protocol.
-    Load(Load),
+    /// A closed loop of clients (--clients), an open loop at a rate (--rate), or a sweep of rates
+    /// to find out where the server is saturated (--sweep). Works with any server of the protocol.
+    Load(LoadArguments),
     /// Plan where blocks and weights should be, and say what a plan would cost
     ///
     /// From problem files in YAML or JSON (see examples/plan), with a table for people, --svg for a
@@ -87,88 +81,14 @@ pub(crate) enum Command {
     Plan(PlanCommand),
     /// Measure, and compare within one run
     #[command(subcommand)]
-    Bench(Bench),
-    /// The process of a block; its server tells it what to do
+    Bench(BenchCommand),
+    /// The process of an instance, started by its node
     #[command(hide = true)]
-    Block,
+    Instance,
 }
 
 #[derive(Args)]
-pub(crate) struct Serve {
-    /// ONNX files
-    pub(crate) models: Vec<PathBuf>,
-    #[command(flatten)]
-    pub(crate) model: ModelArguments,
-    #[command(flatten)]
-    pub(crate) split: SplitArguments,
-    #[command(flatten)]
-    pub(crate) repository: RepositoryArgument,
-    /// Address to listen on; 0.0.0.0 or :: for all of this machine's
-    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
-    pub(crate) host: IpAddr,
-    /// Port of the protocol over HTTP; 0 for any that is free
-    #[arg(long, default_value_t = 8000, value_name = "PORT")]
-    pub(crate) http: u16,
-    /// Port of the protocol over gRPC
-    #[arg(long, default_value_t = 8001, value_name = "PORT")]
-    pub(crate) grpc: u16,
-    /// Port of Prometheus' metrics
-    #[arg(long, default_value_t = 8002, value_name = "PORT")]
-    pub(crate) metrics: u16,
-    /// Port of the control plane
-    #[arg(long, default_value_t = 8003, value_name = "PORT")]
-    pub(crate) control: u16,
-    /// thread: blocks run on threads of the server; process: each in a process of its own
-    #[arg(long, default_value = "thread", value_name = "HOW", value_parser = crate::serve::isolation)]
-    pub(crate) isolation: Isolation,
-    /// What blocks run on where their task doesn't say: cpu, or cuda:N for a GPU
-    #[arg(long, default_value_t = Device::Cpu)]
-    pub(crate) device: Device,
-    #[command(flatten)]
-    pub(crate) cuda: CudaArguments,
-    /// On a GPU: tell it every kernel of every run, instead of recording runs that take long to tell (CUDA graphs)
-    #[arg(long)]
-    pub(crate) no_recordings: bool,
-    /// How tensors go between processes, to compare: shm, zmq-ipc or zmq-tcp (whole tensors) [default: shm]
-    #[arg(long, value_name = "TRANSPORT")]
-    pub(crate) transport: Option<Transport>,
-    /// Keep neighbouring blocks apart that no other task shares, instead of running them as one
-    #[arg(long)]
-    pub(crate) no_fusion: bool,
-    /// Never put requests together, and do not try out whether it would pay: models start sooner
-    #[arg(long)]
-    pub(crate) no_batching: bool,
-    /// auto, onnxruntime or rten; auto takes ONNX Runtime where its library is found
-    #[arg(long, default_value_t = EngineName::Auto, value_parser = crate::serve::engine)]
-    pub(crate) engine: EngineName,
-    /// Cores to compute on [default: all]
-    #[arg(long)]
-    pub(crate) cores: Option<NonZeroUsize>,
-    /// Milliseconds that a request may take where neither it nor its task says
-    #[arg(long, default_value_t = 30_000, value_name = "MS")]
-    pub(crate) deadline: u64,
-    /// Milliseconds to wait for requests when stopping
-    #[arg(long, default_value_t = 30_000, value_name = "MS")]
-    pub(crate) drain: u64,
-    /// Keep nothing of what is served for the next start
-    #[arg(long)]
-    pub(crate) no_store: bool,
-    /// Send OpenTelemetry spans to this collector (OTLP over HTTP), such as http://localhost:4318
-    #[arg(long, value_name = "URL")]
-    pub(crate) traces: Option<String>,
-    /// error, warn, info, debug or trace
-    #[arg(long, default_value = "warn", value_name = "LEVEL", env = "TESSERA_LOG")]
-    pub(crate) log: LevelFilter,
-    /// Write logs as JSON
-    #[arg(long)]
-    pub(crate) log_json: bool,
-    /// Print one line of JSON when ready
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args)]
-pub(crate) struct Load {
+pub(crate) struct LoadArguments {
     /// Name of the model
     pub(crate) model: String,
     /// Where the server is
@@ -183,7 +103,8 @@ pub(crate) struct Load {
     /// Requests per second, whether or not answers come back
     #[arg(long, conflicts_with = "sweep")]
     pub(crate) rate: Option<f64>,
-    /// Rates to try: "10,20,40", START:END:STEP, or auto[:START[:LIMIT]], which doubles and then bisects
+    /// Rates to try: "10,20,40", START:END:STEP, or auto, auto:START or auto:START:LIMIT, which
+    /// doubles and then bisects
     #[arg(long, value_name = "RATES", num_args = 0..=1, default_missing_value = "auto")]
     pub(crate) sweep: Option<String>,
     /// poisson or constant
@@ -222,7 +143,8 @@ pub(crate) struct Load {
     /// Most connections of an open loop
     #[arg(long, default_value_t = 512)]
     pub(crate) connections: usize,
-    /// The server's metrics page, such as http://127.0.0.1:8002/metrics: adds what GPUs drew, also per answer
+    /// The server's metrics page, such as http://127.0.0.1:8002/metrics: adds what GPUs drew, also
+    /// per answer
     #[arg(long, value_name = "URL")]
     pub(crate) metrics: Option<String>,
     /// Write a report with plots to this file
@@ -234,7 +156,7 @@ pub(crate) struct Load {
 }
 
 #[derive(Args)]
-pub(crate) struct Zoo {
+pub(crate) struct ZooArguments {
     /// resnet18, resnet50, resnet152, vgg13, mobilenet-v2, bert-base, gpt2 or detector
     #[arg(required_unless_present = "list")]
     pub(crate) name: Option<String>,
@@ -268,138 +190,7 @@ pub(crate) struct Zoo {
 }
 
 #[derive(Args)]
-pub(crate) struct ModelArguments {
-    /// Fix the shape of an input, for models with symbolic dimensions; repeat for more
-    #[arg(long = "shape", value_name = "NAME=d,d,…")]
-    pub(crate) shapes: Vec<String>,
-    /// An output that is a side exit, taken where the normalised entropy is at most THRESHOLD
-    /// [default: what MODEL.exits.json beside the model says]; repeat for more
-    #[arg(long = "exit", value_name = "OUTPUT=THRESHOLD")]
-    pub(crate) exits: Vec<String>,
-}
-
-impl ModelArguments {
-    pub(crate) fn shapes(&self) -> Result<BTreeMap<String, Vec<usize>>> {
-        self.shapes
-            .iter()
-            .map(|text| {
-                let wrong = || {
-                    Error::usage(format!(
-                        "--shape \"{text}\", expected NAME=d,d,… such as x=1,3,224,224"
-                    ))
-                };
-                let (name, dims) = text.rsplit_once('=').ok_or_else(wrong)?;
-                let dims = dims.split(',').map(str::trim).filter(|dim| !dim.is_empty());
-                let dims =
-                    dims.map(|dim| dim.parse().map_err(|_| wrong())).collect::<Result<_>>()?;
-                Ok((name.to_owned(), dims))
-            })
-            .collect()
-    }
-
-    pub(crate) fn exits(&self) -> Result<Vec<ExitSpec>> {
-        self.exits
-            .iter()
-            .map(|text| {
-                let wrong = || {
-                    Error::usage(format!(
-                        "--exit \"{text}\", expected OUTPUT=THRESHOLD such as exit_15=0.5"
-                    ))
-                };
-                let (output, threshold) = text.rsplit_once('=').ok_or_else(wrong)?;
-                let threshold = threshold.parse().map_err(|_| wrong())?;
-                Ok(ExitSpec { output: output.to_owned(), threshold })
-            })
-            .collect()
-    }
-}
-
-#[derive(Args)]
-pub(crate) struct SplitArguments {
-    /// Cut into N blocks, the most expensive one as cheap as possible
-    /// [default: 4, or as many as the model can be cut into]
-    #[arg(long, value_name = "N", conflicts_with_all = ["at", "every"])]
-    pub(crate) blocks: Option<usize>,
-    /// Cut at these tensors; see `tessera inspect` for where that is possible
-    #[arg(long, value_name = "TENSOR,…", value_delimiter = ',', conflicts_with = "every")]
-    pub(crate) at: Vec<String>,
-    /// Cut at every cut point
-    #[arg(long)]
-    pub(crate) every: bool,
-}
-
-impl SplitArguments {
-    /// Whether the user said anything about where to cut.
-    pub(crate) fn is_given(&self) -> bool {
-        self.blocks.is_some() || self.every || !self.at.is_empty()
-    }
-
-    /// Where to cut a model with these cut points and this many exits.
-    pub(crate) fn split(&self, points: &CutPoints, exits: usize) -> Split {
-        if self.every {
-            Split::Every
-        } else if !self.at.is_empty() {
-            Split::At(self.at.clone())
-        } else {
-            let most = points.cuts.len() + 1;
-            Split::Blocks(self.blocks.unwrap_or_else(|| 4.max(exits + 1).min(most)))
-        }
-    }
-}
-
-#[derive(Args)]
-pub(crate) struct EngineArguments {
-    /// auto, onnxruntime or rten; auto takes ONNX Runtime where its library is found
-    #[arg(long, default_value_t = EngineName::Auto)]
-    pub(crate) engine: EngineName,
-    /// Threads that a block may use
-    #[arg(long, default_value_t = NonZeroUsize::MIN)]
-    pub(crate) threads: NonZeroUsize,
-    /// What blocks run on: cpu, or cuda:N for a GPU; see `tessera devices`
-    #[arg(long, default_value_t = Device::Cpu)]
-    pub(crate) device: Device,
-    #[command(flatten)]
-    pub(crate) cuda: CudaArguments,
-}
-
-/// How blocks run on a GPU.
-#[derive(Args)]
-pub(crate) struct CudaArguments {
-    /// On a GPU: compute products of f32 with ten bits of fraction, which is faster
-    #[arg(long)]
-    pub(crate) tf32: bool,
-    /// On a GPU, how the algorithm of a convolution is chosen: exhaustive, heuristic or default
-    #[arg(long, default_value_t = ConvolutionSearch::default(), value_name = "HOW")]
-    pub(crate) convolution_search: ConvolutionSearch,
-}
-
-impl CudaArguments {
-    pub(crate) fn options(&self) -> CudaOptions {
-        CudaOptions {
-            tf32: self.tf32,
-            convolution: self.convolution_search,
-            ..CudaOptions::default()
-        }
-    }
-}
-
-impl EngineArguments {
-    pub(crate) fn options(&self) -> LoadOptions {
-        let cuda = self.cuda.options();
-        let (threads, device) = (self.threads, self.device);
-        LoadOptions { threads, device, cuda, ..LoadOptions::default() }
-    }
-}
-
-#[derive(Args)]
-pub(crate) struct RepositoryArgument {
-    /// Folder of the repository; made where there is none
-    #[arg(long, value_name = "FOLDER", env = "TESSERA_REPO", default_value = "tessera-repo")]
-    pub(crate) repo: PathBuf,
-}
-
-#[derive(Args)]
-pub(crate) struct Inspect {
+pub(crate) struct InspectArguments {
     /// ONNX file
     pub(crate) model: PathBuf,
     #[command(flatten)]
@@ -431,7 +222,7 @@ pub(crate) struct SplitCommand {
 }
 
 #[derive(Args)]
-pub(crate) struct Share {
+pub(crate) struct ShareArguments {
     /// ONNX files
     #[arg(required = true, num_args = 1..)]
     pub(crate) models: Vec<PathBuf>,
@@ -446,7 +237,7 @@ pub(crate) struct Share {
 }
 
 #[derive(Args)]
-pub(crate) struct Run {
+pub(crate) struct RunArguments {
     /// ONNX file, or the name of a model in the repository
     pub(crate) model: String,
     /// An input: a .npy file, raw little-endian elements, or an image (.png, .jpg), which is
@@ -479,14 +270,14 @@ pub(crate) struct Run {
 }
 
 #[derive(Args)]
-pub(crate) struct Devices {
+pub(crate) struct DevicesArguments {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Args)]
-pub(crate) struct Verify {
+pub(crate) struct VerifyArguments {
     /// ONNX file
     pub(crate) model: PathBuf,
     #[command(flatten)]
@@ -516,7 +307,7 @@ pub(crate) struct Verify {
 }
 
 #[derive(Args)]
-pub(crate) struct Profile {
+pub(crate) struct ProfileArguments {
     /// ONNX file
     pub(crate) model: PathBuf,
     #[command(flatten)]

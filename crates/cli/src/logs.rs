@@ -3,15 +3,16 @@
 use tracing::level_filters::LevelFilter;
 
 /// Starts to write what happens from `level` on.
-pub(crate) fn start(level: LevelFilter, json: bool) {
+pub(crate) fn start_logging(level: LevelFilter, json: bool) {
     let lines = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .with_target(false);
     // A second start, as in tests, changes nothing.
-    match json {
-        true => lines.json().flatten_event(true).try_init().ok(),
-        false => lines.try_init().ok(),
-    };
+    if json {
+        lines.json().flatten_event(true).try_init().ok();
+    } else {
+        lines.try_init().ok();
+    }
 }

@@ -4,23 +4,15 @@
 
 mod arguments;
 mod commands;
-mod inputs;
-mod interrupt;
 mod logs;
-mod model_file;
-mod npy;
-mod output;
-mod picture;
-mod problem_file;
-mod serve;
-mod time_limit;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use tessera_command::interrupt;
 
 /// Prints what the command line asks for (help, the version), or what is wrong with it in one line.
-fn explain(error: &clap::Error) -> ExitCode {
+fn explain_usage_error(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     let is_answer = matches!(
         error.kind(),
@@ -45,9 +37,9 @@ fn main() -> ExitCode {
     interrupt::clean_up_on_interrupt();
     let arguments = match arguments::Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return explain(&error),
+        Err(error) => return explain_usage_error(&error),
     };
-    let result = commands::run(arguments.command);
+    let result = commands::run_command(arguments.command);
     interrupt::wait_if_interrupted();
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::Path;
 
 use common::{
-    command, dense, f32_bytes, files, finish, mobilenet, npy, refuse, refuse_command, save, small,
-    succeed, tessera, with_external_weight, with_weight_of,
+    command, dense, f32_bytes, files, finish, mobilenet, npy, refuse, refuse_command, save,
+    save_png, small, succeed, tessera, with_external_weight, with_weight_of,
 };
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
@@ -48,12 +48,12 @@ fn with_small() -> TempDir {
 /// A model of nodes `(name, operator, inputs, output)`, from input `x` to output `y`.
 fn wired(nodes: &[(&str, &str, &[&str], &str)]) -> ModelProto {
     let mut graph = GraphBuilder::new("wired");
-    graph.input("x", DType::F32, [1, 4]);
+    graph.add_input("x", DType::F32, [1, 4]);
     for (name, operator, inputs, output) in nodes {
-        graph.node_into(name, operator, inputs, &[output], []);
+        graph.add_node_into(name, operator, inputs, &[output], []);
     }
-    graph.output("y");
-    graph.build()
+    graph.add_output("y");
+    graph.build_model()
 }
 
 #[test]
@@ -273,17 +273,16 @@ fn an_input_file_that_cannot_be_read_is_refused_by_its_name() {
 #[test]
 fn an_image_is_refused_where_the_input_is_no_image_or_the_file_none() {
     let folder = with_small();
-    let image = image::RgbImage::from_pixel(8, 8, image::Rgb([1, 2, 3]));
     let path = folder.path().join("sound.png");
-    image.save(&path).unwrap();
+    save_png(&path, 8, 8, [1, 2, 3]);
     let arguments = ["run", "small.onnx", "--engine", "rten", "--input", "sound.png"];
     refuse(folder.path(), &arguments, &["sound.png", "f32[1,4]"]);
 
     let mut graph = GraphBuilder::new("picture");
-    let x = graph.input("x", DType::F32, [1, 3, 8, 8]);
-    graph.node_into("relu", "Relu", &[&x], &["y"], []);
-    graph.output("y");
-    save(&folder.path().join("picture.onnx"), &graph.build());
+    let x = graph.add_input("x", DType::F32, [1, 3, 8, 8]);
+    graph.add_node_into("relu", "Relu", &[&x], &["y"], []);
+    graph.add_output("y");
+    save(&folder.path().join("picture.onnx"), &graph.build_model());
     let run = ["run", "picture.onnx", "--engine", "rten", "--input"];
     succeed(folder.path(), &[&run[..], &["sound.png"]].concat());
     let sound = fs::read(&path).unwrap();
@@ -295,10 +294,10 @@ fn an_image_is_refused_where_the_input_is_no_image_or_the_file_none() {
 fn an_input_that_no_memory_could_hold_is_refused() {
     let folder = tempdir().unwrap();
     let mut graph = GraphBuilder::new("vast");
-    let x = graph.input("x", DType::F32, [16_999_999_999]);
-    graph.node_into("relu", "Relu", &[&x], &["y"], []);
-    graph.output("y");
-    save(&folder.path().join("vast.onnx"), &graph.build());
+    let x = graph.add_input("x", DType::F32, [16_999_999_999]);
+    graph.add_node_into("relu", "Relu", &[&x], &["y"], []);
+    graph.add_output("y");
+    save(&folder.path().join("vast.onnx"), &graph.build_model());
     fs::write(folder.path().join("x.raw"), [0u8; 16]).unwrap();
     let run = ["run", "vast.onnx", "--engine", "rten"];
     refuse(folder.path(), &run, &["\"x\"", "f32[16999999999]"]);
@@ -311,11 +310,11 @@ fn names_of_inputs_that_the_model_lacks_are_refused_with_those_it_has() {
     let folder = with_small();
     let mut graph = GraphBuilder::new("two");
     let rows = Dim::Symbol("rows".to_owned());
-    let a = graph.input("a", DType::F32, [rows.clone(), Dim::Fixed(4)]);
-    let b = graph.input("b", DType::F32, [rows, Dim::Fixed(4)]);
-    graph.node_into("sum", "Add", &[&a, &b], &["y"], []);
-    graph.output("y");
-    save(&folder.path().join("two.onnx"), &graph.build());
+    let a = graph.add_input("a", DType::F32, [rows.clone(), Dim::Fixed(4)]);
+    let b = graph.add_input("b", DType::F32, [rows, Dim::Fixed(4)]);
+    graph.add_node_into("sum", "Add", &[&a, &b], &["y"], []);
+    graph.add_output("y");
+    save(&folder.path().join("two.onnx"), &graph.build_model());
     let file = npy("<f4", "(1, 4)", &f32_bytes(&[0.0; 4]));
     fs::write(folder.path().join("x.npy"), file).unwrap();
     let run = ["run", "two.onnx", "--engine", "rten"];

@@ -8,7 +8,7 @@ use std::fs;
 
 use common::{
     detector, f32_bytes, has_onnxruntime, json, length, listing, mobilenet, npy, resnet18,
-    resnet18_with_exit, sibling, succeed, tessera, text,
+    resnet18_with_exit, save_png, sibling, succeed, tessera, text,
 };
 use serde_json::{Value, json as json_of};
 use tempfile::tempdir;
@@ -374,8 +374,7 @@ fn run_normalises_an_image_as_imagenet_models_expect() {
     let folder = tempdir().unwrap();
     let model = mobilenet();
     let colour = [200u8, 100, 30];
-    let image = image::RgbImage::from_pixel(90, 60, image::Rgb(colour));
-    image.save(folder.path().join("plain.png")).unwrap();
+    save_png(&folder.path().join("plain.png"), 90, 60, colour);
     let normal = [(0.485f32, 0.229f32), (0.456, 0.224), (0.406, 0.225)];
     let data: Vec<f32> = colour
         .iter()

@@ -9,7 +9,7 @@ use tempfile::tempdir;
 
 /// Whether there is a GPU here: then its absence can't be tested, and is said to be skipped.
 fn has_gpu() -> bool {
-    let there = tessera_cuda::is_there();
+    let there = tessera_cuda::is_cuda_available();
     if there {
         eprintln!("SKIPPED: there is a GPU");
     }
@@ -23,7 +23,7 @@ fn the_cpu_is_listed_with_its_cores() {
     assert!(report["cpu"]["cores"].as_u64().unwrap() >= 1, "{report}");
     assert!(report["cpu"]["memory_bytes"].as_u64().unwrap() > 1_000_000_000, "{report}");
     let gpus = report["gpus"].as_array().unwrap();
-    assert_eq!(gpus.is_empty(), !tessera_cuda::is_there(), "{report}");
+    assert_eq!(gpus.is_empty(), !tessera_cuda::is_cuda_available(), "{report}");
     assert!(succeed(folder.path(), &["devices"]).contains("cpu"));
 }
 

@@ -66,7 +66,8 @@ fn the_example_is_placed_as_its_numbers_say() {
     let nodes = json!(["device", "device", "edge", "edge", "cloud", "cloud"]);
     assert_eq!(report["plan"]["nodes"], nodes);
     assert_eq!((&report["proved"], &report["gap"]), (&json!(true), &json!(0.0)));
-    // 20 on the device, 12 to the edge, 20 there, and of 0.4 requests 12 to the cloud and 2.1 there.
+    // 20 on the device, 12 to the edge, 20 there, and of 0.4 requests 12 to the cloud and 2.1
+    // there.
     assert_close(milliseconds(&report, "latency_seconds"), 20.0 + 12.0 + 20.0 + 0.4 * 14.1);
     assert_eq!(report["outcome"]["splits"], 2);
     assert!(report["plan_ms"].as_f64().unwrap() > 0.0);

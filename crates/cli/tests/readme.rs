@@ -1,4 +1,5 @@
-//! The README names commands: they exist, and take the options that it shows.
+//! The README and the page of figures name commands: they exist, and take the options that are
+//! shown. What the README shows of their output is what they print.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -8,8 +9,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use common::tessera;
+use common::{succeed, tessera};
 use tempfile::tempdir;
+
+/// Pages whose commands are tried.
+const PAGES: [&str; 2] = ["README.md", "docs/figures.md"];
 
 fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -87,36 +91,62 @@ fn the_two_commands_of_the_readme_exist_and_can_be_run() {
 }
 
 #[test]
-fn every_script_that_the_readme_names_exists() {
-    let readme = read("README.md");
-    let code = code_lines(&readme).into_iter().chain(inline_code(&readme));
-    for line in code {
-        for word in line.split_whitespace() {
-            let word = word.trim_start_matches("./");
-            if word.starts_with("scripts/") {
-                assert!(project().join(word).is_file(), "{word}: in the README alone");
+fn every_script_that_a_page_names_exists() {
+    for page in PAGES {
+        let text = read(page);
+        let code = code_lines(&text).into_iter().chain(inline_code(&text));
+        for line in code {
+            for word in line.split_whitespace() {
+                let word = word.trim_start_matches("./");
+                if word.starts_with("scripts/") {
+                    assert!(project().join(word).is_file(), "{word}: in {page} alone");
+                }
             }
         }
     }
 }
 
 #[test]
-fn every_command_line_in_the_readme_is_one_that_tessera_takes() {
-    let readme = read("README.md");
-    for line in code_lines(&readme) {
-        if let Some(arguments) = arguments_of(&line, "tessera") {
-            assert_parses(&arguments);
+fn every_command_line_of_a_page_is_one_that_tessera_takes() {
+    for text in PAGES.map(read) {
+        for line in code_lines(&text) {
+            if let Some(arguments) = arguments_of(&line, "tessera") {
+                assert_parses(&arguments);
+            }
+        }
+        // In running text a command may have placeholders; its names must be some still.
+        for span in inline_code(&text) {
+            let Some(arguments) = arguments_of(&span, "tessera") else {
+                continue;
+            };
+            let is_name = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
+            let names = arguments.into_iter().take(2).take_while(is_name);
+            assert_parses(&names.collect::<Vec<_>>());
         }
     }
-    // In running text a command may have placeholders and dots; its name must be one still.
-    for span in inline_code(&readme) {
-        let Some(arguments) = arguments_of(&span, "tessera") else {
-            continue;
-        };
-        let names = arguments.into_iter().take(1);
-        let is_name = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
-        assert_parses(&names.filter(is_name).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_plan_in_the_readme_is_what_tessera_prints() {
+    let readme = read("README.md");
+    let (_, shown) = readme.split_once("$ tessera plan ").unwrap();
+    let (command, output) = shown.split_once('\n').unwrap();
+    let (output, _) = output.split_once("```").unwrap();
+    let mut arguments = vec!["plan"];
+    arguments.extend(command.split_whitespace());
+    assert_eq!(succeed(&project(), &arguments), output, "$ tessera plan {command}");
+}
+
+#[test]
+fn what_the_readme_shows_of_the_demo_is_what_the_demo_says() {
+    let (readme, demo) = (read("README.md"), read("scripts/demo"));
+    let (_, shown) = readme.split_once("$ scripts/demo\n").unwrap();
+    let (shown, _) = shown.split_once("```").unwrap();
+    let said: Vec<&str> = shown.lines().filter_map(|line| line.strip_prefix("# ")).collect();
+    for line in &said {
+        assert!(demo.contains(line), "{line}: in the README alone");
     }
+    assert!(said.len() > 3, "the README shows {} lines of the demo", said.len());
 }
 
 #[test]

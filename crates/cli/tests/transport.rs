@@ -325,7 +325,7 @@ fn a_benchmark_that_is_killed_leaves_no_process_behind() {
 
 #[test]
 fn the_program_for_python_that_hops_are_compared_with_is_valid() {
-    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/bench/pickled_zmq.py");
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/src/transport/pickled_zmq.py");
     let check = "import ast, sys; ast.parse(open(sys.argv[1]).read())";
     match Command::new("python3").args(["-c", check, program]).output() {
         Ok(output) => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::site::Applied;
+use crate::site::AppliedUnits;
 
 /// What a change did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -34,11 +34,11 @@ pub struct Fused {
 
 impl Changed {
     pub(crate) fn new(
-        applied: Applied,
+        applied: AppliedUnits,
         unused: Vec<String>,
         tasks: BTreeMap<String, String>,
     ) -> Self {
-        let Applied { started, kept, stopped, fused } = applied;
+        let AppliedUnits { started, kept, stopped, fused } = applied;
         let fused = fused.into_iter().map(|(unit, blocks)| Fused { unit, blocks }).collect();
         Self { started, kept, stopped, fused, unused, tasks }
     }

@@ -1,7 +1,7 @@
 //! Intent: which tasks there should be, as `PUT /v1/system` takes it and the store keeps it.
 //!
 //! The document of BlockFlow is one of these; what is richer has the same fields. Reading is in
-//! `read.rs`, as every problem of a document is told at once.
+//! `intent_reader.rs`, as every problem of a document is told at once.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -9,7 +9,7 @@ use std::fmt::{self, Display};
 use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use tessera_core::Device;
-use tessera_plan::{Batching, BatchingChoice, Isolation};
+use tessera_deploy::{Batching, BatchingChoice, Isolation};
 
 /// Which tasks there should be.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -18,10 +18,10 @@ pub struct System {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<Vec<String>>,
     /// The tasks, by name.
-    pub tasks: BTreeMap<String, Task>,
+    pub tasks: BTreeMap<String, TaskDefinition>,
     /// Whether neighbouring blocks that nobody tells apart run as one.
     pub fusion: bool,
-    /// What keeps the blocks of tasks apart that say nothing themselves.
+    /// What keeps the units of tasks apart that say nothing themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
 }
@@ -34,13 +34,13 @@ impl Default for System {
 
 impl System {
     /// These tasks, with the server's defaults.
-    pub fn new(tasks: BTreeMap<String, Task>) -> Self {
+    pub fn new(tasks: BTreeMap<String, TaskDefinition>) -> Self {
         Self { tasks, ..Self::default() }
     }
 
     /// The blocks that the document lists and no task uses.
-    pub fn unused(&self) -> Vec<String> {
-        let is_used = |block: &&String| self.tasks.values().any(|task| task.uses(block));
+    pub fn unused_blocks(&self) -> Vec<String> {
+        let is_used = |block: &&String| self.tasks.values().any(|task| task.has_block(block));
         let blocks = self.blocks.iter().flatten();
         blocks.filter(|block| !is_used(block)).cloned().collect()
     }
@@ -55,7 +55,7 @@ impl<'de> Deserialize<'de> for System {
 
 /// What a client can call.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Task {
+pub struct TaskDefinition {
     /// What a request passes.
     #[serde(flatten)]
     pub path: TaskPath,
@@ -68,10 +68,10 @@ pub struct Task {
     /// Whether an exit that was not certain enough may answer where the rest fails.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub degrade: bool,
-    /// What keeps its blocks apart.
+    /// What keeps its units apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// How many instances of each of its blocks there are.
+    /// How many instances of each of its units there are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<usize>,
     /// What its blocks run on.
@@ -85,7 +85,7 @@ pub struct Task {
     pub max_rows: Option<usize>,
 }
 
-impl Task {
+impl TaskDefinition {
     /// A task that passes this, with the server's defaults.
     pub fn new(path: TaskPath) -> Self {
         Self {
@@ -106,13 +106,13 @@ impl Task {
         Self::new(TaskPath::Model(model.into()))
     }
 
-    fn uses(&self, block: &str) -> bool {
-        self.names().any(|name| name == block)
+    fn has_block(&self, block: &str) -> bool {
+        self.block_names().any(|name| name == block)
     }
 
     /// What its path names, with repetitions.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        let none: &[Step] = &[];
+    pub(crate) fn block_names(&self) -> impl Iterator<Item = &str> {
+        let none: &[PathStep] = &[];
         let (model, steps) = match &self.path {
             TaskPath::Model(model) => (Some(model.as_str()), none),
             TaskPath::Path(steps) => (None, steps.as_slice()),
@@ -126,14 +126,14 @@ impl Task {
 #[serde(rename_all = "lowercase")]
 pub enum TaskPath {
     /// Steps, in order.
-    Path(Vec<Step>),
+    Path(Vec<PathStep>),
     /// A whole model.
     Model(String),
 }
 
 /// One step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct PathStep {
     /// Its name, by which later steps refer to it; the block's where the document gives none.
     pub name: String,
     /// What it runs: a model, `MODEL/NUMBER`, or a block by its hash or the beginning of it.
@@ -162,15 +162,15 @@ impl Serialize for DeviceChoice {
     }
 }
 
-impl Step {
+impl PathStep {
     /// A step that runs `block` on what the step before it gives.
-    pub fn plain(block: impl Into<String>) -> Self {
+    pub fn from_block(block: impl Into<String>) -> Self {
         let block = block.into();
         Self { name: block.clone(), block, inputs: None, device: None }
     }
 }
 
-impl Serialize for Step {
+impl Serialize for PathStep {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let is_plain = self.name == self.block;
         if is_plain && self.inputs.is_none() && self.device.is_none() {

@@ -9,15 +9,15 @@ use tessera_core::{Error, Result};
 /// Reads a JSON document; what is none is refused with the position.
 pub fn read_json(bytes: &[u8]) -> Result<Value> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let read = Unique::deserialize(&mut deserializer);
-    let read = read.and_then(|Unique(value)| deserializer.end().map(|()| value));
+    let read = UniqueFields::deserialize(&mut deserializer);
+    let read = read.and_then(|UniqueFields(value)| deserializer.end().map(|()| value));
     read.map_err(|error| Error::invalid(format!("this is no JSON document: {error}")))
 }
 
 /// A value in which no field is given twice.
-struct Unique(Value);
+struct UniqueFields(Value);
 
-impl<'de> Deserialize<'de> for Unique {
+impl<'de> Deserialize<'de> for UniqueFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(AnyValue).map(Self)
     }
@@ -58,7 +58,7 @@ impl<'de> Visitor<'de> for AnyValue {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Value, A::Error> {
         let mut values = Vec::new();
-        while let Some(Unique(value)) = array.next_element()? {
+        while let Some(UniqueFields(value)) = array.next_element()? {
             values.push(value);
         }
         Ok(Value::Array(values))
@@ -66,7 +66,7 @@ impl<'de> Visitor<'de> for AnyValue {
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Value, A::Error> {
         let mut values = Map::new();
-        while let Some((key, Unique(value))) = object.next_entry::<String, Unique>()? {
+        while let Some((key, UniqueFields(value))) = object.next_entry::<String, UniqueFields>()? {
             if values.contains_key(&key) {
                 return Err(A::Error::custom(format!("field \"{key}\" is given twice")));
             }

@@ -1,35 +1,37 @@
 //! The control plane: which tasks there should be, how they are kept and carried out, and the REST
-//! interface to them. It neither runs blocks nor answers requests: a [`Site`] does.
+//! interface to them. It neither runs units nor answers requests: a [`Site`] does.
 
 #![forbid(unsafe_code)]
 
 mod api;
 mod change;
 mod intent;
+mod intent_reader;
 mod json;
+mod located_value;
 mod manager;
 mod names;
 mod openapi;
-mod place;
 mod plugin;
-mod read;
 mod resolve;
 mod site;
 mod state;
 mod store;
+mod task_defaults;
 #[cfg(test)]
 mod tests;
 
-pub use api::{router, routes};
+pub use api::{control_router, control_routes};
 pub use change::{Changed, Fused};
-pub use intent::{DeviceChoice, Step, StepInput, System, Task, TaskPath};
+pub use intent::{DeviceChoice, PathStep, StepInput, System, TaskDefinition, TaskPath};
 pub use json::read_json;
-pub use manager::{Defaults, Manager, Restored};
-pub use names::check_name;
-pub use openapi::openapi;
-pub use plugin::Plugin;
+pub use manager::{Manager, Restored};
+pub use names::check_task_name;
+pub use openapi::openapi_document;
+pub use plugin::PlacementPlugin;
 pub use site::{
-    Applied, BlockStatus, Catalogue, Doing, ExitStatus, InstanceReport, PingAnswer, Site,
-    TaskStatus,
+    AppliedUnits, Catalogue, ExitStatus, InstanceReport, PingAnswer, Site, SiteFuture, TaskStatus,
+    UnitStatus,
 };
-pub use store::{MemoryStore, RedbStore, Store, Stored, TaskVersion};
+pub use store::{IntentStore, MemoryStore, RedbStore, StoredIntent, TaskVersion};
+pub use task_defaults::TaskDefaults;

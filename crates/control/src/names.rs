@@ -3,28 +3,31 @@
 use tessera_core::{Error, Result};
 
 /// What a task may be called, as a regular expression.
-pub(crate) const TASK: &str = "^[a-zA-Z0-9_@+-][a-zA-Z0-9_.@+-]{0,127}$";
+pub(crate) const TASK_PATTERN: &str = "^[a-zA-Z0-9_@+-][a-zA-Z0-9_.@+-]{0,127}$";
 
 /// What a path may name: a model, `MODEL/NUMBER`, or the hash of a block.
-pub(crate) const BLOCK: &str = "^[a-zA-Z0-9_@+-][a-zA-Z0-9_.@+-]{0,127}(/[0-9]{1,9})?$";
+pub(crate) const BLOCK_PATTERN: &str = "^[a-zA-Z0-9_@+-][a-zA-Z0-9_.@+-]{0,127}(/[0-9]{1,9})?$";
 
 /// What an input of a step may name: `STEP`, `STEP.N` or `$N`.
-pub(crate) const STEP_INPUT: &str = "^(\\$[0-9]{1,4}|\
+pub(crate) const STEP_INPUT_PATTERN: &str = "^(\\$[0-9]{1,4}|\
      [a-zA-Z0-9_@+-][a-zA-Z0-9_.@+-]{0,127}(/[0-9]{1,9})?(\\.[0-9]{1,4})?)$";
 
 /// What a unit may be called, or the beginning of its name or of a hash.
-pub(crate) const UNIT: &str = "^[a-zA-Z0-9][a-zA-Z0-9_.@:+-]{0,127}$";
+pub(crate) const UNIT_PATTERN: &str = "^[a-zA-Z0-9][a-zA-Z0-9_.@:+-]{0,127}$";
 
 /// Refuses what can't be the name of a task.
-pub fn check_name(name: &str) -> Result<()> {
+pub fn check_task_name(name: &str) -> Result<()> {
     if is_name(name) {
         return Ok(());
     }
-    Err(Error::usage(format!("\"{}\" is no name for a task, expected {EXPECTED}", shown(name))))
+    Err(Error::usage(format!(
+        "\"{}\" is no name for a task, expected {EXPECTED_NAME}",
+        shorten_name(name)
+    )))
 }
 
 /// What a name must be, for messages.
-pub(crate) const EXPECTED: &str =
+pub(crate) const EXPECTED_NAME: &str =
     "1 to 128 of a-z A-Z 0-9 - _ . @ +, of which a dot is not the first";
 
 pub(crate) fn is_name(name: &str) -> bool {
@@ -33,14 +36,14 @@ pub(crate) fn is_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@+".contains(c))
 }
 
-pub(crate) fn is_block(name: &str) -> bool {
+pub(crate) fn is_block_name(name: &str) -> bool {
     match name.split_once('/') {
         None => is_name(name),
         Some((model, number)) => is_name(model) && is_number(number, 9),
     }
 }
 
-pub(crate) fn is_unit(name: &str) -> bool {
+pub(crate) fn is_unit_name(name: &str) -> bool {
     (1..=128).contains(&name.len())
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@:+".contains(c))
@@ -52,7 +55,7 @@ pub(crate) fn is_number(text: &str, digits: usize) -> bool {
 }
 
 /// A name as messages show it: cut where it is too long to be one.
-pub(crate) fn shown(name: &str) -> String {
+pub(crate) fn shorten_name(name: &str) -> String {
     const MOST: usize = 150;
     match name.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}…", &name[..end]),
@@ -95,18 +98,18 @@ mod tests {
             &long,
             &longer,
         ];
-        let (task, block) = (Regex::new(TASK).unwrap(), Regex::new(BLOCK).unwrap());
-        let unit = Regex::new(UNIT).unwrap();
+        let (task, block) = (Regex::new(TASK_PATTERN).unwrap(), Regex::new(BLOCK_PATTERN).unwrap());
+        let unit = Regex::new(UNIT_PATTERN).unwrap();
         for name in names {
             assert_eq!(task.is_match(name), is_name(name), "{name:?}");
-            assert_eq!(block.is_match(name), is_block(name), "{name:?}");
-            assert_eq!(unit.is_match(name), is_unit(name), "{name:?}");
+            assert_eq!(block.is_match(name), is_block_name(name), "{name:?}");
+            assert_eq!(unit.is_match(name), is_unit_name(name), "{name:?}");
         }
     }
 
     #[test]
     fn a_name_that_is_too_long_is_cut_in_messages() {
-        assert_eq!(shown("short"), "short");
-        assert_eq!(shown(&"ü".repeat(1000)).chars().count(), 151);
+        assert_eq!(shorten_name("short"), "short");
+        assert_eq!(shorten_name(&"ü".repeat(1000)).chars().count(), 151);
     }
 }

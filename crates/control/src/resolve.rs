@@ -5,54 +5,61 @@ use std::ops::Range;
 use std::time::Duration;
 
 use tessera_core::{Device, Error, Result};
+use tessera_deploy::{PathPart, PathPartInput, TaskSettings, compose_path};
 use tessera_graph::BlockGraph;
-use tessera_plan::{Part, PartInput, TaskSettings, compose};
 
-use crate::intent::{DeviceChoice, Step, StepInput, System, Task, TaskPath};
-use crate::manager::Defaults;
-use crate::names::shown;
+use crate::intent::{DeviceChoice, PathStep, StepInput, System, TaskDefinition, TaskPath};
+use crate::names::shorten_name;
 use crate::site::Catalogue;
+use crate::task_defaults::TaskDefaults;
 
 /// The blocks that run on something else than others, by their number in a path.
-pub(crate) type Devices = BTreeMap<usize, Device>;
+pub(crate) type BlockDevices = BTreeMap<usize, Device>;
 
-/// The path of a task through blocks, with the thresholds that the task wants, and what blocks run on where it says so for
-/// each.
-pub(crate) fn graph(task: &Task, catalogue: &dyn Catalogue) -> Result<(BlockGraph, Devices)> {
-    let mut of_steps = Devices::new();
+/// The path of a task through blocks, with the thresholds that the task wants, and what blocks run
+/// on where it says so for each.
+pub(crate) fn resolve_graph(
+    task: &TaskDefinition,
+    catalogue: &dyn Catalogue,
+) -> Result<(BlockGraph, BlockDevices)> {
+    let mut of_steps = BlockDevices::new();
     let mut graph = match &task.path {
-        TaskPath::Model(model) => catalogue.find(model)?,
+        TaskPath::Model(model) => catalogue.find_graph(model)?,
         TaskPath::Path(steps) => {
             let mut parts = Vec::with_capacity(steps.len());
             let mut start = 0;
             for step in steps {
                 let inputs = step.inputs.as_ref().map(|inputs| part_inputs(steps, inputs));
-                let graph = catalogue.find(&step.block)?;
+                let graph = catalogue.find_graph(&step.block)?;
                 let blocks = start..start + graph.blocks.len();
                 start = blocks.end;
                 if let Some(choice) = &step.device {
-                    let devices = devices(choice, blocks);
+                    let devices = block_devices(choice, blocks);
                     let what = || format!("step \"{}\"", step.name);
-                    of_steps.extend(devices.map_err(|error| error.within(what()))?);
+                    of_steps.extend(devices.map_err(|error| error.with_context(what()))?);
                 }
-                parts.push(Part { name: step.name.clone(), graph, inputs: inputs.transpose()? });
+                parts.push(PathPart {
+                    name: step.name.clone(),
+                    graph,
+                    inputs: inputs.transpose()?,
+                });
             }
-            compose(&parts)?
+            compose_path(&parts)?
         }
     };
     for (exit, threshold) in &task.exits {
-        set_threshold(&mut graph, exit, *threshold)?;
+        replace_threshold(&mut graph, exit, *threshold)?;
     }
-    let mut elsewhere = match &task.device {
-        Some(choice @ DeviceChoice::Each(_)) => devices(choice, 0..graph.blocks.len())?,
-        Some(DeviceChoice::All(_)) | None => Devices::new(),
+    let mut device_overrides = match &task.device {
+        Some(choice @ DeviceChoice::Each(_)) => block_devices(choice, 0..graph.blocks.len())?,
+        Some(DeviceChoice::All(_)) | None => BlockDevices::new(),
     };
-    elsewhere.extend(of_steps);
-    Ok((graph, elsewhere))
+    device_overrides.extend(of_steps);
+    Ok((graph, device_overrides))
 }
 
 /// What each of these blocks runs on.
-fn devices(choice: &DeviceChoice, blocks: Range<usize>) -> Result<Devices> {
+fn block_devices(choice: &DeviceChoice, blocks: Range<usize>) -> Result<BlockDevices> {
     match choice {
         DeviceChoice::All(device) => Ok(blocks.map(|block| (block, *device)).collect()),
         DeviceChoice::Each(devices) if devices.len() == blocks.len() => {
@@ -66,14 +73,14 @@ fn devices(choice: &DeviceChoice, blocks: Range<usize>) -> Result<Devices> {
     }
 }
 
-fn part_inputs(steps: &[Step], inputs: &[StepInput]) -> Result<Vec<PartInput>> {
-    let find = |input: &StepInput| -> Result<PartInput> {
+fn part_inputs(steps: &[PathStep], inputs: &[StepInput]) -> Result<Vec<PathPartInput>> {
+    let find = |input: &StepInput| -> Result<PathPartInput> {
         match input {
-            StepInput::Task(number) => Ok(PartInput::Task(*number)),
+            StepInput::Task(number) => Ok(PathPartInput::Task(*number)),
             StepInput::Step { name, output } => {
                 let part = steps.iter().position(|step| step.name == *name);
                 let unknown = || Error::usage(format!("there is no step \"{name}\""));
-                Ok(PartInput::Part { part: part.ok_or_else(unknown)?, output: *output })
+                Ok(PathPartInput::Part { part: part.ok_or_else(unknown)?, output: *output })
             }
         }
     };
@@ -81,7 +88,7 @@ fn part_inputs(steps: &[Step], inputs: &[StepInput]) -> Result<Vec<PartInput>> {
 }
 
 /// Sets the threshold of an exit and returns the one that it had.
-pub(crate) fn set_threshold(graph: &mut BlockGraph, exit: &str, threshold: f32) -> Result<f32> {
+pub(crate) fn replace_threshold(graph: &mut BlockGraph, exit: &str, threshold: f32) -> Result<f32> {
     if let Some(exit) = graph.exits.iter_mut().find(|known| known.output == exit) {
         return Ok(std::mem::replace(&mut exit.threshold, threshold));
     }
@@ -90,15 +97,15 @@ pub(crate) fn set_threshold(graph: &mut BlockGraph, exit: &str, threshold: f32) 
         [] => "and it has none".to_owned(),
         known => format!("expected one of: {}", known.join(", ")),
     };
-    Err(Error::not_found(format!("there is no exit \"{}\", {expected}", shown(exit))))
+    Err(Error::not_found(format!("there is no exit \"{}\", {expected}", shorten_name(exit))))
 }
 
 /// How a task is served: as it says, or else as the document says, or else the server.
-pub(crate) fn settings(
-    task: &Task,
-    elsewhere: Devices,
+pub(crate) fn resolve_settings(
+    task: &TaskDefinition,
+    device_overrides: BlockDevices,
     system: &System,
-    defaults: &Defaults,
+    defaults: &TaskDefaults,
 ) -> TaskSettings {
     let usual = TaskSettings::default();
     let device = match task.device {
@@ -111,7 +118,7 @@ pub(crate) fn settings(
         isolation: task.isolation.or(system.isolation).unwrap_or(defaults.isolation),
         replicas: task.replicas.unwrap_or(usual.replicas),
         device,
-        elsewhere,
+        device_overrides,
         batching: task.batching.unwrap_or(usual.batching),
         max_rows: task.max_rows.unwrap_or(usual.max_rows),
     }

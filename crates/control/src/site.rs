@@ -1,26 +1,26 @@
-//! What carries intent out: whoever runs blocks and answers requests.
+//! What carries intent out: whoever runs units and answers requests.
 
 use std::future::Future;
 use std::pin::Pin;
 
 use serde::Serialize;
 use tessera_core::Result;
+use tessera_deploy::PlannedTask;
 use tessera_graph::BlockGraph;
-use tessera_plan::PlannedTask;
 
 /// A future that a site returns.
-pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type SiteFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Finds what paths name.
 pub trait Catalogue: Send + Sync + 'static {
-    /// What `name` stands for: a model, `MODEL/NUMBER` for one block of it, or a block by its hash or the
-    /// beginning of it. `NotFound` names it and what there is.
-    fn find(&self, name: &str) -> Result<BlockGraph>;
+    /// What `name` stands for: a model, `MODEL/NUMBER` for one block of it, or a block by its hash
+    /// or the beginning of it. `NotFound` names it and what there is.
+    fn find_graph(&self, name: &str) -> Result<BlockGraph>;
 }
 
 /// What a change did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Applied {
+pub struct AppliedUnits {
     /// Units that were started.
     pub started: Vec<String>,
     /// Units that ran before and still do.
@@ -31,9 +31,9 @@ pub struct Applied {
     pub fused: Vec<(String, Vec<String>)>,
 }
 
-/// How a block is.
+/// How a unit is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct BlockStatus {
+pub struct UnitStatus {
     /// The unit's name.
     pub name: String,
     /// The hashes of its blocks; more than one where they are fused.
@@ -52,7 +52,7 @@ pub struct BlockStatus {
     pub instances: Vec<InstanceReport>,
 }
 
-/// How an instance of a block is.
+/// How an instance of a unit is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct InstanceReport {
     /// Its name.
@@ -116,30 +116,35 @@ pub struct PingAnswer {
     pub requests: u64,
 }
 
-/// Runs blocks and answers requests.
+/// Runs units and answers requests.
 pub trait Site: Send + Sync + 'static {
-    /// Makes what runs be what these tasks need. Requests of tasks that stay are not disturbed; where it
-    /// fails nothing has changed.
-    fn apply(&self, tasks: Vec<PlannedTask>, fusion: bool) -> Doing<'_, Result<Applied>>;
+    /// Makes what runs be what these tasks need. Requests of tasks that stay are not disturbed;
+    /// where it fails nothing has changed.
+    fn apply_tasks(
+        &self,
+        tasks: Vec<PlannedTask>,
+        fusion: bool,
+    ) -> SiteFuture<'_, Result<AppliedUnits>>;
 
-    /// Every block that runs or should.
-    fn blocks(&self) -> Vec<BlockStatus>;
+    /// Every unit that runs or should.
+    fn unit_statuses(&self) -> Vec<UnitStatus>;
 
     /// Every task.
-    fn tasks(&self) -> Vec<TaskStatus>;
+    fn task_statuses(&self) -> Vec<TaskStatus>;
 
-    /// Pings the instances of a block, named as in [`BlockStatus`] or by the beginning of one hash.
-    fn ping<'a>(&'a self, block: &'a str) -> Doing<'a, Result<Vec<PingAnswer>>>;
+    /// Pings the instances of a unit, named as in [`UnitStatus`] or by the beginning of one hash.
+    fn ping_unit<'a>(&'a self, unit: &'a str) -> SiteFuture<'a, Result<Vec<PingAnswer>>>;
 
-    /// Stops a block until it is started again; tasks that need it answer with an error that says so.
-    fn stop<'a>(&'a self, block: &'a str) -> Doing<'a, Result<()>>;
+    /// Stops a unit until it is started again; tasks that need it answer with an error that says
+    /// so.
+    fn stop_unit<'a>(&'a self, unit: &'a str) -> SiteFuture<'a, Result<()>>;
 
-    /// Starts a block that was stopped or has failed.
-    fn start<'a>(&'a self, block: &'a str) -> Doing<'a, Result<()>>;
+    /// Starts a unit that was stopped or has failed.
+    fn start_unit<'a>(&'a self, unit: &'a str) -> SiteFuture<'a, Result<()>>;
 
     /// Sets the threshold of an exit, at once.
     fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()>;
 
     /// What happens from now on, each event a JSON object with a `kind`.
-    fn events(&self) -> tokio::sync::broadcast::Receiver<std::sync::Arc<str>>;
+    fn subscribe_events(&self) -> tokio::sync::broadcast::Receiver<std::sync::Arc<str>>;
 }

@@ -3,38 +3,38 @@
 use std::collections::BTreeMap;
 
 use tessera_core::{ContentHash, Error, Result};
+use tessera_deploy::{PlannedTask, TaskSettings};
 use tessera_graph::BlockGraph;
-use tessera_plan::{PlannedTask, TaskSettings};
 
-use crate::intent::Task;
-use crate::names::shown;
+use crate::intent::TaskDefinition;
+use crate::names::shorten_name;
 use crate::resolve;
-use crate::store::{Stored, TaskVersion};
+use crate::store::{StoredIntent, TaskVersion};
 
 /// What is served.
 #[derive(Clone, Default)]
-pub(crate) struct State {
-    pub(crate) stored: Stored,
+pub(crate) struct ServedState {
+    pub(crate) stored: StoredIntent,
     /// The tasks that are served, by name.
     pub(crate) planned: BTreeMap<String, PlannedTask>,
     /// The tasks that should be and can't, and why.
     pub(crate) left_out: BTreeMap<String, String>,
 }
 
-impl State {
-    pub(crate) fn tasks(&self) -> Vec<PlannedTask> {
+impl ServedState {
+    pub(crate) fn planned_tasks(&self) -> Vec<PlannedTask> {
         self.planned.values().cloned().collect()
     }
 
     /// Puts a task in; its version goes up where it is not what it was in `before`.
-    pub(crate) fn put(
+    pub(crate) fn put_task(
         &mut self,
-        before: &Stored,
+        before: &StoredIntent,
         name: &str,
-        task: &Task,
+        task: &TaskDefinition,
         (graph, settings): (BlockGraph, TaskSettings),
     ) -> Result<()> {
-        let content = content(&graph)?;
+        let content = path_hash(&graph)?;
         let version = match (before.system.tasks.get(name), before.versions.get(name)) {
             (Some(known), Some(at)) if known == task && at.content == content => at.clone(),
             (_, Some(at)) => TaskVersion { number: at.number.saturating_add(1), content },
@@ -53,7 +53,7 @@ impl State {
         Ok(())
     }
 
-    pub(crate) fn versions(&self) -> BTreeMap<String, String> {
+    pub(crate) fn task_versions(&self) -> BTreeMap<String, String> {
         let versions = self.stored.versions.iter();
         versions.map(|(name, version)| (name.clone(), version.number.to_string())).collect()
     }
@@ -65,26 +65,26 @@ impl State {
         }
         let definition = self.stored.system.tasks.get_mut(task);
         let (Some(definition), Some(planned)) = (definition, self.planned.get_mut(task)) else {
-            return Err(no_task(task));
+            return Err(unknown_task(task));
         };
-        let before = resolve::set_threshold(&mut planned.graph, exit, threshold)
-            .map_err(|error| error.within(format!("task \"{task}\"")))?;
+        let before = resolve::replace_threshold(&mut planned.graph, exit, threshold)
+            .map_err(|error| error.with_context(format!("task \"{task}\"")))?;
         definition.exits.insert(exit.to_owned(), threshold);
         if let Some(version) = self.stored.versions.get_mut(task) {
-            version.content = content(&planned.graph)?;
+            version.content = path_hash(&planned.graph)?;
         }
         Ok(before)
     }
 }
 
 /// The hash of what a path stands for.
-fn content(graph: &BlockGraph) -> Result<ContentHash> {
+fn path_hash(graph: &BlockGraph) -> Result<ContentHash> {
     let bytes = serde_json::to_vec(graph);
     let bytes =
         bytes.map_err(|error| Error::invalid(format!("the path can't be kept: {error}")))?;
-    Ok(ContentHash::of(&bytes))
+    Ok(ContentHash::of_content(&bytes))
 }
 
-pub(crate) fn no_task(name: &str) -> Error {
-    Error::not_found(format!("there is no task \"{}\"", shown(name)))
+pub(crate) fn unknown_task(name: &str) -> Error {
+    Error::not_found(format!("there is no task \"{}\"", shorten_name(name)))
 }

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use redb::{Database, ReadableDatabase, TableDefinition, TableError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tessera_core::{ContentHash, Error, ErrorKind, Result};
+use tessera_core::{ContentHash, Error, ErrorKind, Result, lock};
 
 use crate::intent::System;
 
 /// What a store keeps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Stored {
+pub struct StoredIntent {
     /// Which tasks there should be.
     pub system: System,
     /// Which version each of them is at.
@@ -31,33 +31,33 @@ pub struct TaskVersion {
 }
 
 /// Keeps intent.
-pub trait Store: Send + Sync + 'static {
+pub trait IntentStore: Send + Sync + 'static {
     /// What was saved last; `None` where nothing ever was.
-    fn load(&self) -> Result<Option<Stored>>;
+    fn load_intent(&self) -> Result<Option<StoredIntent>>;
 
     /// Keeps this instead of what was kept before; once it returns the disk has it.
-    fn save(&self, stored: &Stored) -> Result<()>;
+    fn save_intent(&self, stored: &StoredIntent) -> Result<()>;
 }
 
 /// Keeps intent for as long as the server runs.
 #[derive(Debug, Default)]
-pub struct MemoryStore(Mutex<Option<Stored>>);
+pub struct MemoryStore(Mutex<Option<StoredIntent>>);
 
-impl Store for MemoryStore {
-    fn load(&self) -> Result<Option<Stored>> {
-        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone())
+impl IntentStore for MemoryStore {
+    fn load_intent(&self) -> Result<Option<StoredIntent>> {
+        Ok(lock(&self.0).clone())
     }
 
-    fn save(&self, stored: &Stored) -> Result<()> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stored.clone());
+    fn save_intent(&self, stored: &StoredIntent) -> Result<()> {
+        *lock(&self.0) = Some(stored.clone());
         Ok(())
     }
 }
 
-const TABLE: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("tessera");
-const KEY: &str = "intent";
+const INTENT_TABLE: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("tessera");
+const INTENT_KEY: &str = "intent";
 /// Goes up whenever what is written can't be read by the versions before.
-const FORMAT: u64 = 1;
+const STORE_FORMAT: u64 = 1;
 
 /// Keeps intent in a file.
 pub struct RedbStore {
@@ -66,23 +66,24 @@ pub struct RedbStore {
 }
 
 impl RedbStore {
-    /// Opens the store at `path`, or makes a new one there. It is this server's alone until it is dropped.
+    /// Opens the store at `path`, or makes a new one there. It is this server's alone until it is
+    /// dropped.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder)
-                .map_err(|error| Error::io(format!("create {}", folder.display()), &error))?;
+                .map_err(|error| Error::from_io(format!("create {}", folder.display()), &error))?;
         }
-        let database = Database::create(path).map_err(|error| failed(path, error))?;
+        let database = Database::create(path).map_err(|error| database_error_at(path, error))?;
         Ok(Self { database, path: path.to_owned() })
     }
 
-    fn failed(&self, error: impl Into<redb::Error>) -> Error {
-        failed(&self.path, error)
+    fn database_error(&self, error: impl Into<redb::Error>) -> Error {
+        database_error_at(&self.path, error)
     }
 
-    fn blame(&self, error: Error) -> Error {
-        error.within(format!("store {}", self.path.display()))
+    fn with_store_context(&self, error: Error) -> Error {
+        error.with_context(format!("store {}", self.path.display()))
     }
 }
 
@@ -92,54 +93,61 @@ impl fmt::Debug for RedbStore {
     }
 }
 
-impl Store for RedbStore {
-    fn load(&self) -> Result<Option<Stored>> {
-        let read = self.database.begin_read().map_err(|error| self.failed(error))?;
-        let table = match read.open_table(TABLE) {
+impl IntentStore for RedbStore {
+    fn load_intent(&self) -> Result<Option<StoredIntent>> {
+        let read = self.database.begin_read().map_err(|error| self.database_error(error))?;
+        let table = match read.open_table(INTENT_TABLE) {
             Ok(table) => table,
             Err(TableError::TableDoesNotExist(_)) => return Ok(None),
-            Err(error) => return Err(self.failed(error)),
+            Err(error) => return Err(self.database_error(error)),
         };
-        let found = table.get_owned(KEY).map_err(|error| self.failed(error))?;
-        found.map(|found| parse(found.value()).map_err(|error| self.blame(error))).transpose()
+        let found = table.get_owned(INTENT_KEY).map_err(|error| self.database_error(error))?;
+        found
+            .map(|found| {
+                decode_stored(found.value()).map_err(|error| self.with_store_context(error))
+            })
+            .transpose()
     }
 
-    fn save(&self, stored: &Stored) -> Result<()> {
-        let bytes = write(stored).map_err(|error| self.blame(error))?;
-        let write = self.database.begin_write().map_err(|error| self.failed(error))?;
+    fn save_intent(&self, stored: &StoredIntent) -> Result<()> {
+        let bytes = encode_stored(stored).map_err(|error| self.with_store_context(error))?;
+        let write = self.database.begin_write().map_err(|error| self.database_error(error))?;
         {
-            let mut table = write.open_table(TABLE).map_err(|error| self.failed(error))?;
-            table.insert(KEY, bytes.as_slice()).map_err(|error| self.failed(error))?;
+            let mut table =
+                write.open_table(INTENT_TABLE).map_err(|error| self.database_error(error))?;
+            table
+                .insert(INTENT_KEY, bytes.as_slice())
+                .map_err(|error| self.database_error(error))?;
         }
-        write.commit().map_err(|error| self.failed(error))
+        write.commit().map_err(|error| self.database_error(error))
     }
 }
 
-fn write(stored: &Stored) -> Result<Vec<u8>> {
+fn encode_stored(stored: &StoredIntent) -> Result<Vec<u8>> {
     #[derive(Serialize)]
-    struct Written<'a> {
+    struct StoredDocument<'a> {
         format: u64,
         #[serde(flatten)]
-        stored: &'a Stored,
+        stored: &'a StoredIntent,
     }
-    let written = Written { format: FORMAT, stored };
+    let written = StoredDocument { format: STORE_FORMAT, stored };
     serde_json::to_vec(&written).map_err(|error| Error::invalid(format!("{error}")))
 }
 
-fn parse(bytes: &[u8]) -> Result<Stored> {
+fn decode_stored(bytes: &[u8]) -> Result<StoredIntent> {
     let damaged = |error: serde_json::Error| Error::corrupt(format!("it is damaged: {error}"));
     let value: Value = serde_json::from_slice(bytes).map_err(damaged)?;
     match value.get("format").and_then(Value::as_u64) {
-        Some(FORMAT) => serde_json::from_value(value).map_err(damaged),
+        Some(STORE_FORMAT) => serde_json::from_value(value).map_err(damaged),
         Some(other) => Err(Error::unsupported(format!(
-            "it has format {other}, and this version of Tessera reads format {FORMAT}"
+            "it has format {other}, and this version of Tessera reads format {STORE_FORMAT}"
         ))),
         None => Err(Error::corrupt("it is damaged: it has no format")),
     }
 }
 
 /// What went wrong with the file at `path`, in words that name it.
-fn failed(path: &Path, error: impl Into<redb::Error>) -> Error {
+fn database_error_at(path: &Path, error: impl Into<redb::Error>) -> Error {
     let store = format!("store {}", path.display());
     match error.into() {
         redb::Error::DatabaseAlreadyOpen => Error::usage(format!(
@@ -148,7 +156,7 @@ fn failed(path: &Path, error: impl Into<redb::Error>) -> Error {
         redb::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
             Error::corrupt(format!("{store} is no store of Tessera, or is damaged: {error}"))
         }
-        redb::Error::Io(error) => Error::io(store, &error),
+        redb::Error::Io(error) => Error::from_io(store, &error),
         error @ (redb::Error::Corrupted(_) | redb::Error::RepairAborted) => {
             Error::corrupt(format!("{store} is damaged: {error}"))
         }
@@ -162,12 +170,12 @@ fn failed(path: &Path, error: impl Into<redb::Error>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intent::Task;
+    use crate::intent::TaskDefinition;
 
-    fn example() -> Stored {
-        let mut stored = Stored::default();
-        stored.system.tasks.insert("task1".to_owned(), Task::of_model("resnet"));
-        let version = TaskVersion { number: 3, content: ContentHash::of(b"content") };
+    fn example() -> StoredIntent {
+        let mut stored = StoredIntent::default();
+        stored.system.tasks.insert("task1".to_owned(), TaskDefinition::of_model("resnet"));
+        let version = TaskVersion { number: 3, content: ContentHash::of_content(b"content") };
         stored.versions.insert("task1".to_owned(), version);
         stored
     }
@@ -176,15 +184,15 @@ mod tests {
     fn what_was_saved_last_is_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/state.redb");
-        let stores: [Box<dyn Store>; 2] =
+        let stores: [Box<dyn IntentStore>; 2] =
             [Box::new(MemoryStore::default()), Box::new(RedbStore::open(&path).unwrap())];
         for store in stores {
-            assert_eq!(store.load().unwrap(), None);
-            store.save(&Stored::default()).unwrap();
-            store.save(&example()).unwrap();
-            assert_eq!(store.load().unwrap(), Some(example()));
+            assert_eq!(store.load_intent().unwrap(), None);
+            store.save_intent(&StoredIntent::default()).unwrap();
+            store.save_intent(&example()).unwrap();
+            assert_eq!(store.load_intent().unwrap(), Some(example()));
         }
-        assert_eq!(RedbStore::open(&path).unwrap().load().unwrap(), Some(example()));
+        assert_eq!(RedbStore::open(&path).unwrap().load_intent().unwrap(), Some(example()));
     }
 
     #[test]
@@ -213,10 +221,10 @@ mod tests {
 
     #[test]
     fn a_format_of_the_future_is_refused() {
-        let error = parse(b"{\"format\": 2}").unwrap_err();
+        let error = decode_stored(b"{\"format\": 2}").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         for damaged in ["", "{", "{}", "{\"format\": 1}", "{\"format\": 1, \"system\": {}}"] {
-            assert_eq!(parse(damaged.as_bytes()).unwrap_err().kind(), ErrorKind::Corrupt);
+            assert_eq!(decode_stored(damaged.as_bytes()).unwrap_err().kind(), ErrorKind::Corrupt);
         }
     }
 }

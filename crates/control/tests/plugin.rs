@@ -8,13 +8,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::{TempDir, tempdir};
-use tessera_control::Plugin;
+use tessera_control::PlacementPlugin;
 use tessera_core::{Error, ErrorKind};
-use tessera_plan::Limit;
-use tessera_plan::placement::{Options, Plan, Planned, Problem, plan};
+use tessera_plan::SearchLimit;
+use tessera_plan::placement::{
+    PlacementOptions, PlacementPlan, PlacementProblem, PlacementSolution, plan_placement,
+};
 
 /// A device and a cloud that is ten times as fast; layers of 1 s on the device.
-fn problem() -> Problem {
+fn problem() -> PlacementProblem {
     let text = r#"{
         "nodes": [
             {"name": "device", "input": true, "flops_per_second": 1e9},
@@ -32,7 +34,7 @@ fn problem() -> Problem {
 }
 
 /// A problem with two settings of an exit, both of which reach the accuracy.
-fn problem_with_thresholds() -> Problem {
+fn problem_with_thresholds() -> PlacementProblem {
     let mut problem = problem();
     let layers = std::mem::take(&mut problem.layers);
     let model = serde_json::json!({
@@ -57,13 +59,17 @@ fn write(folder: &TempDir, text: &str) -> PathBuf {
     path
 }
 
-fn ask(path: &Path, problem: &Problem, time_limit: f64) -> Result<Planned, Error> {
-    let plugin = Plugin::new(path, Duration::from_secs_f64(time_limit));
-    plan(&plugin, problem, &Options::default())
+fn ask(
+    path: &Path,
+    problem: &PlacementProblem,
+    time_limit: f64,
+) -> Result<PlacementSolution, Error> {
+    let plugin = PlacementPlugin::new(path, Duration::from_secs_f64(time_limit));
+    plan_placement(&plugin, problem, &PlacementOptions::default())
 }
 
 /// What is said of a plugin, without its name; it must be one line, and come soon.
-fn complaint_with(script: &str, problem: &Problem, time_limit: f64) -> String {
+fn complaint_with(script: &str, problem: &PlacementProblem, time_limit: f64) -> String {
     let folder = tempdir().unwrap();
     let path = write(&folder, script);
     let start = Instant::now();
@@ -98,9 +104,11 @@ fn a_plugin_reads_the_problem_with_the_previous_plan_and_the_seed() {
     let path = write(&folder, &script);
     let problem = problem();
     let file = serde_json::from_str(r#"{"nodes": ["device", "device", "device"]}"#).unwrap();
-    let previous = Plan::from_file(&problem, &file).unwrap();
-    let options = Options { previous: Some(&previous), seed: 42, ..Options::default() };
-    plan(&Plugin::new(&path, Duration::from_secs(10)), &problem, &options).unwrap();
+    let previous = PlacementPlan::from_file(&problem, &file).unwrap();
+    let options =
+        PlacementOptions { previous: Some(&previous), seed: 42, ..PlacementOptions::default() };
+    plan_placement(&PlacementPlugin::new(&path, Duration::from_secs(10)), &problem, &options)
+        .unwrap();
     let seen: serde_json::Value = serde_json::from_slice(&fs::read(&seen).unwrap()).unwrap();
     assert_eq!(seen["seed"], 42);
     assert_eq!(seen["previous"]["nodes"], serde_json::json!(["device", "device", "device"]));
@@ -284,8 +292,8 @@ fn a_time_limit_without_end_is_none() {
     let folder = tempdir().unwrap();
     let path =
         write(&folder, "#!/bin/sh\necho '{\"nodes\": [\"device\", \"device\", \"device\"]}'\n");
-    let plugin = Plugin::new(&path, Duration::MAX);
-    plan(&plugin, &problem(), &Options::default()).unwrap();
+    let plugin = PlacementPlugin::new(&path, Duration::MAX);
+    plan_placement(&plugin, &problem(), &PlacementOptions::default()).unwrap();
 }
 
 #[test]
@@ -316,8 +324,13 @@ fn a_plugin_ends_when_its_caller_has_enough() {
     let path = write(&folder, "#!/bin/sh\nexec sleep 1000\n");
     let start = Instant::now();
     let enough = || start.elapsed() > Duration::from_millis(200);
-    let options = Options { limit: Limit::new(&enough), ..Options::default() };
-    let error = plan(&Plugin::new(&path, Duration::from_secs(100)), &problem(), &options);
+    let options =
+        PlacementOptions { limit: SearchLimit::new(&enough), ..PlacementOptions::default() };
+    let error = plan_placement(
+        &PlacementPlugin::new(&path, Duration::from_secs(100)),
+        &problem(),
+        &options,
+    );
     let error = error.unwrap_err().to_string();
     assert_eq!(error, format!("{}: ended before it had a plan", path.display()));
     assert!(start.elapsed() < Duration::from_secs(2));

@@ -1,4 +1,4 @@
-//! Devices: what a block runs on.
+//! Devices: what a unit runs on.
 
 use std::fmt;
 use std::str::FromStr;

@@ -38,7 +38,7 @@ pub enum DType {
 }
 
 /// dtype, ONNX number, bits per element (0: not of fixed size), name.
-const TABLE: &[(DType, i32, usize, &str)] = &[
+const DTYPE_TABLE: &[(DType, i32, usize, &str)] = &[
     (DType::F32, 1, 32, "f32"),
     (DType::U8, 2, 8, "u8"),
     (DType::I8, 3, 8, "i8"),
@@ -70,27 +70,27 @@ const TABLE: &[(DType, i32, usize, &str)] = &[
 impl DType {
     /// The dtype with this number in ONNX's `TensorProto.DataType`.
     pub fn from_onnx(number: i32) -> Option<Self> {
-        TABLE.iter().find(|row| row.1 == number).map(|row| row.0)
+        DTYPE_TABLE.iter().find(|row| row.1 == number).map(|row| row.0)
     }
 
     /// Its number in ONNX's `TensorProto.DataType`.
-    pub fn onnx(self) -> i32 {
-        self.row().1
+    pub fn to_onnx(self) -> i32 {
+        self.table_row().1
     }
 
     /// Bits per element; `None` for strings.
-    pub fn bits(self) -> Option<usize> {
-        Some(self.row().2).filter(|&bits| bits > 0)
+    pub fn bits_per_element(self) -> Option<usize> {
+        Some(self.table_row().2).filter(|&bits| bits > 0)
     }
 
     /// Bytes of `count` packed elements; `None` for strings and where the count overflows.
-    pub fn bytes(self, count: usize) -> Option<usize> {
-        Some(count.checked_mul(self.bits()?)?.div_ceil(8))
+    pub fn byte_len(self, count: usize) -> Option<usize> {
+        Some(count.checked_mul(self.bits_per_element()?)?.div_ceil(8))
     }
 
     /// The name that users see and write.
     pub fn name(self) -> &'static str {
-        self.row().3
+        self.table_row().3
     }
 
     /// Whether elements are real floating-point numbers.
@@ -113,9 +113,9 @@ impl DType {
         )
     }
 
-    fn row(self) -> &'static (DType, i32, usize, &'static str) {
+    fn table_row(self) -> &'static (DType, i32, usize, &'static str) {
         // Every variant has its row; the test below walks them all.
-        TABLE.iter().find(|row| row.0 == self).unwrap_or(&TABLE[0])
+        DTYPE_TABLE.iter().find(|row| row.0 == self).unwrap_or(&DTYPE_TABLE[0])
     }
 }
 
@@ -129,7 +129,7 @@ impl std::str::FromStr for DType {
     type Err = crate::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        TABLE
+        DTYPE_TABLE
             .iter()
             .find(|row| row.3 == text)
             .map(|row| row.0)
@@ -145,7 +145,7 @@ mod tests {
     fn every_onnx_number_has_a_dtype_and_back() {
         for number in 1..=26 {
             let dtype = DType::from_onnx(number).unwrap();
-            assert_eq!(dtype.onnx(), number);
+            assert_eq!(dtype.to_onnx(), number);
             assert_eq!(dtype.name().parse::<DType>().unwrap(), dtype);
         }
         assert_eq!(DType::from_onnx(0), None);
@@ -154,9 +154,9 @@ mod tests {
 
     #[test]
     fn packed_elements_round_up_to_whole_bytes() {
-        assert_eq!(DType::I4.bytes(3), Some(2));
-        assert_eq!(DType::F32.bytes(3), Some(12));
-        assert_eq!(DType::String.bytes(3), None);
-        assert_eq!(DType::F64.bytes(usize::MAX), None);
+        assert_eq!(DType::I4.byte_len(3), Some(2));
+        assert_eq!(DType::F32.byte_len(3), Some(12));
+        assert_eq!(DType::String.byte_len(3), None);
+        assert_eq!(DType::F64.byte_len(usize::MAX), None);
     }
 }

@@ -21,7 +21,7 @@ pub enum ErrorKind {
     Corrupt,
     /// The operating system refused.
     Io,
-    /// An engine failed while loading or running a block.
+    /// An engine failed while loading or running a unit.
     Engine,
     /// A queue or a pool has no room, and the caller did not want to wait.
     Full,
@@ -72,7 +72,7 @@ impl Error {
         not_found => NotFound,
         /// Stored content does not match its hash.
         corrupt => Corrupt,
-        /// An engine failed while loading or running a block.
+        /// An engine failed while loading or running a unit.
         engine => Engine,
         /// A queue or a pool has no room.
         full => Full,
@@ -83,7 +83,7 @@ impl Error {
     }
 
     /// The operating system refused to do `what` ("read weights/ab…").
-    pub fn io(what: impl fmt::Display, source: &std::io::Error) -> Self {
+    pub fn from_io(what: impl fmt::Display, source: &std::io::Error) -> Self {
         let kind = match source.kind() {
             std::io::ErrorKind::NotFound => ErrorKind::NotFound,
             _ => ErrorKind::Io,
@@ -98,7 +98,7 @@ impl Error {
 
     /// The same error, told as part of `context`: `context: message`.
     #[must_use]
-    pub fn within(self, context: impl fmt::Display) -> Self {
+    pub fn with_context(self, context: impl fmt::Display) -> Self {
         Self::new(self.kind, format!("{context}: {}", self.message))
     }
 }

@@ -13,7 +13,7 @@ pub struct ContentHash([u8; 32]);
 
 impl ContentHash {
     /// The hash of `content`.
-    pub fn of(content: &[u8]) -> Self {
+    pub fn of_content(content: &[u8]) -> Self {
         Self(*blake3::hash(content).as_bytes())
     }
 
@@ -28,7 +28,7 @@ impl ContentHash {
     }
 
     /// The first 12 hexadecimal digits, for tables and messages.
-    pub fn short(&self) -> String {
+    pub fn short_hex(&self) -> String {
         let mut text = self.to_string();
         text.truncate(12);
         text
@@ -43,7 +43,7 @@ impl fmt::Display for ContentHash {
 
 impl fmt::Debug for ContentHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.short())
+        f.write_str(&self.short_hex())
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_hash_reads_back_from_its_text() {
-        let hash = ContentHash::of(b"tessera");
+        let hash = ContentHash::of_content(b"tessera");
         assert_eq!(hash.to_string().parse::<ContentHash>().unwrap(), hash);
     }
 

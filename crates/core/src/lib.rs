@@ -3,20 +3,28 @@
 
 #![forbid(unsafe_code)]
 
+mod concatenate;
 mod device;
 mod dtype;
 mod error;
 mod hash;
 mod random;
+mod random_tensor;
 mod region;
 mod shape;
+mod sync;
 mod tensor;
 
+pub use concatenate::{concatenate_rows, concatenated_shape, join_adjacent};
 pub use device::Device;
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use hash::ContentHash;
 pub use random::Random;
-pub use region::{Buffer, Event, HostBuffer, Location, PoolId, PoolSlot, Region, ToBeWritten};
+pub use random_tensor::{RandomElements, random_tensor};
+pub use region::{
+    Buffer, Fence, HostBuffer, MemoryLocation, PoolId, PoolSlot, Region, UnwrittenRegion,
+};
 pub use shape::{Dim, TensorType, display_shape, element_count};
+pub use sync::lock;
 pub use tensor::{Tensor, TensorMut, byte_len};

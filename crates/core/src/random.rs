@@ -21,17 +21,17 @@ impl Random {
     }
 
     /// A number below `limit`, which must not be zero.
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub fn next_below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
     /// A number above zero, and at most one: its logarithm is finite.
-    pub fn unit(&mut self) -> f64 {
+    pub fn next_fraction(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
     /// About normal: the sum of twelve uniform numbers, less six.
-    pub fn normal(&mut self) -> f64 {
+    pub fn next_normal(&mut self) -> f64 {
         (0..3)
             .map(|_| {
                 let bits = self.next();

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// Where a buffer's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Location {
+pub enum MemoryLocation {
     /// Memory of this host that the CPU reads.
     Host,
     /// Memory of one GPU.
@@ -23,21 +23,21 @@ pub enum Location {
 /// The address stays the same for as long as the region lives.
 pub trait Region: Send + Sync {
     /// Where the memory is.
-    fn location(&self) -> Location;
+    fn location(&self) -> MemoryLocation;
     /// Address of the first byte, on the device that [`Region::location`] names.
     fn address(&self) -> NonNull<u8>;
     /// Length in bytes.
-    fn len(&self) -> usize;
+    fn byte_len(&self) -> usize;
     /// Whether there are no bytes.
     fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.byte_len() == 0
     }
     /// The bytes, where the CPU can read them.
     fn bytes(&self) -> Option<&[u8]>;
     /// The bytes to write; `None` where the CPU can't or where the region is read-only.
     fn bytes_mut(&mut self) -> Option<&mut [u8]>;
     /// How other processes find this memory; `None` where they can't.
-    fn pooled(&self) -> Option<PoolSlot> {
+    fn pool_slot(&self) -> Option<PoolSlot> {
         None
     }
 }
@@ -56,7 +56,7 @@ pub struct PoolSlot {
 /// Name of a pool, unique over all processes and restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId {
-    /// Who owns the pool: the number of its process' transport.
+    /// Who owns the pool: the number of its process' endpoint.
     pub owner: u64,
     /// Which of the owner's pools.
     pub number: u64,
@@ -65,31 +65,31 @@ pub struct PoolId {
 /// Something that must have happened before a tensor's memory may be read.
 ///
 /// On the CPU a tensor is there when it is handed over. A GPU may still be writing it: then the
-/// hand-over carries the event, and whoever reads waits for it, on its own stream or here.
-pub trait Event: Send + Sync {
+/// hand-over carries the fence, and whoever reads waits for it, on its own stream or here.
+pub trait Fence: Send + Sync {
     /// Whether it has happened.
     fn is_done(&self) -> bool;
     /// Waits until it has.
-    fn wait(&self) -> Result<()>;
-    /// Has the stream of work that this process gives to the device wait until it has; the host goes on. Waits here
-    /// where there is no such stream.
-    fn hold_stream(&self) -> Result<()> {
-        self.wait()
+    fn wait_on_host(&self) -> Result<()>;
+    /// Has the stream of work that this process gives to the device wait until it has; the host
+    /// goes on. Waits here where there is no such stream.
+    fn wait_in_stream(&self) -> Result<()> {
+        self.wait_on_host()
     }
 }
 
 /// Memory of a device that others know already: they wait until it is written.
-pub struct ToBeWritten(pub Arc<dyn Region>);
+pub struct UnwrittenRegion(pub Arc<dyn Region>);
 
-impl Region for ToBeWritten {
-    fn location(&self) -> Location {
+impl Region for UnwrittenRegion {
+    fn location(&self) -> MemoryLocation {
         self.0.location()
     }
     fn address(&self) -> NonNull<u8> {
         self.0.address()
     }
-    fn len(&self) -> usize {
-        self.0.len()
+    fn byte_len(&self) -> usize {
+        self.0.byte_len()
     }
     fn bytes(&self) -> Option<&[u8]> {
         None
@@ -115,7 +115,7 @@ const ALIGNMENT: usize = 64;
 impl HostBuffer {
     /// A buffer of `len` zeroed bytes.
     pub fn new(len: usize) -> Self {
-        Self::over(vec![0; len.saturating_add(ALIGNMENT)], len)
+        Self::from_storage(vec![0; len.saturating_add(ALIGNMENT)], len)
     }
 
     /// A buffer of `len` zeroed bytes; fails where there is not that much memory.
@@ -126,23 +126,23 @@ impl HostBuffer {
             .try_reserve_exact(whole)
             .map_err(|_| Error::usage(format!("no memory for a tensor of {len} bytes")))?;
         storage.resize(whole, 0);
-        Ok(Self::over(storage, len))
+        Ok(Self::from_storage(storage, len))
     }
 
-    fn over(storage: Vec<u8>, len: usize) -> Self {
+    fn from_storage(storage: Vec<u8>, len: usize) -> Self {
         let start = storage.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
         Self { storage, start, len }
     }
 }
 
 impl Region for HostBuffer {
-    fn location(&self) -> Location {
-        Location::Host
+    fn location(&self) -> MemoryLocation {
+        MemoryLocation::Host
     }
     fn address(&self) -> NonNull<u8> {
         NonNull::from(&self.storage[self.start..]).cast()
     }
-    fn len(&self) -> usize {
+    fn byte_len(&self) -> usize {
         self.len
     }
     fn bytes(&self) -> Option<&[u8]> {
@@ -155,13 +155,13 @@ impl Region for HostBuffer {
 
 /// Read-only host memory that is shared by reference count (a mapping, a decoded file, a frame).
 impl Region for Bytes {
-    fn location(&self) -> Location {
-        Location::Host
+    fn location(&self) -> MemoryLocation {
+        MemoryLocation::Host
     }
     fn address(&self) -> NonNull<u8> {
         NonNull::from(&self[..]).cast()
     }
-    fn len(&self) -> usize {
+    fn byte_len(&self) -> usize {
         Bytes::len(self)
     }
     fn bytes(&self) -> Option<&[u8]> {

@@ -20,7 +20,7 @@ pub enum Dim {
 
 impl Dim {
     /// The size where it is fixed.
-    pub fn fixed(&self) -> Option<usize> {
+    pub fn fixed_size(&self) -> Option<usize> {
         match self {
             Self::Fixed(size) => Some(*size),
             _ => None,
@@ -59,24 +59,24 @@ impl TensorType {
     }
 
     /// The shape where every dimension is fixed.
-    pub fn shape(&self) -> Option<Vec<usize>> {
-        self.dims.as_ref()?.iter().map(Dim::fixed).collect()
+    pub fn fixed_shape(&self) -> Option<Vec<usize>> {
+        self.dims.as_ref()?.iter().map(Dim::fixed_size).collect()
     }
 
     /// The bytes of a tensor of this type, where every dimension is fixed.
-    pub fn bytes(&self) -> Option<usize> {
-        self.dtype.bytes(element_count(&self.shape()?)?)
+    pub fn byte_len(&self) -> Option<usize> {
+        self.dtype.byte_len(element_count(&self.fixed_shape()?)?)
     }
 
     /// Whether a tensor of this dtype and shape is of this type.
-    pub fn accepts(&self, dtype: DType, shape: &[usize]) -> bool {
+    pub fn can_accept(&self, dtype: DType, shape: &[usize]) -> bool {
         dtype == self.dtype
             && self.dims.as_ref().is_none_or(|dims| {
                 dims.len() == shape.len()
                     && dims
                         .iter()
                         .zip(shape)
-                        .all(|(dim, &size)| dim.fixed().is_none_or(|fixed| fixed == size))
+                        .all(|(dim, &size)| dim.fixed_size().is_none_or(|fixed| fixed == size))
             })
     }
 }

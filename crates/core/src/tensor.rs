@@ -12,7 +12,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    Buffer, DType, Error, Event, HostBuffer, Location, Region, Result, display_shape, element_count,
+    Buffer, DType, Error, Fence, HostBuffer, MemoryLocation, Region, Result, display_shape,
+    element_count,
 };
 
 /// A tensor under construction: one owner, writable, contiguous and row-major.
@@ -24,18 +25,18 @@ pub struct TensorMut {
 
 impl TensorMut {
     /// A zeroed tensor in heap memory.
-    pub fn zeroed(dtype: DType, shape: &[usize]) -> Result<Self> {
+    pub fn new_zeroed(dtype: DType, shape: &[usize]) -> Result<Self> {
         let len = byte_len(dtype, shape)?;
         Ok(Self { dtype, shape: shape.to_vec(), buffer: Box::new(HostBuffer::try_new(len)?) })
     }
 
     /// A tensor over memory that the caller provides, which must be large enough.
-    pub fn over(dtype: DType, shape: &[usize], buffer: Buffer) -> Result<Self> {
+    pub fn from_buffer(dtype: DType, shape: &[usize], buffer: Buffer) -> Result<Self> {
         let len = byte_len(dtype, shape)?;
-        if buffer.len() < len {
+        if buffer.byte_len() < len {
             return Err(Error::usage(format!(
                 "a buffer of {} bytes is too small for {}, which needs {len}",
-                buffer.len(),
+                buffer.byte_len(),
                 display_shape(dtype, shape)
             )));
         }
@@ -53,7 +54,7 @@ impl TensorMut {
     }
 
     /// Where the memory is.
-    pub fn location(&self) -> Location {
+    pub fn location(&self) -> MemoryLocation {
         self.buffer.location()
     }
 
@@ -73,15 +74,15 @@ impl TensorMut {
         Tensor {
             dtype: self.dtype,
             shape: self.shape,
-            data: Data::Region { region: self.buffer.into(), offset: 0 },
-            after: None,
+            data: TensorStorage::Region { region: self.buffer.into(), offset: 0 },
+            fence: None,
         }
     }
 
     /// Ends writing on our side while a device may still write: the tensor may be read once
-    /// `event` has happened.
-    pub fn freeze_after(self, event: Arc<dyn Event>) -> Tensor {
-        Tensor { after: Some(event), ..self.freeze() }
+    /// `fence` has happened.
+    pub fn freeze_with_fence(self, fence: Arc<dyn Fence>) -> Tensor {
+        Tensor { fence: Some(fence), ..self.freeze() }
     }
 }
 
@@ -96,12 +97,12 @@ impl fmt::Debug for TensorMut {
 pub struct Tensor {
     dtype: DType,
     shape: Vec<usize>,
-    data: Data,
-    after: Option<Arc<dyn Event>>,
+    data: TensorStorage,
+    fence: Option<Arc<dyn Fence>>,
 }
 
 #[derive(Clone)]
-enum Data {
+enum TensorStorage {
     Region { region: Arc<dyn Region>, offset: usize },
     Strings(Arc<[Vec<u8>]>),
 }
@@ -121,8 +122,8 @@ impl Tensor {
         Ok(Self {
             dtype,
             shape: shape.to_vec(),
-            data: Data::Region { region, offset: 0 },
-            after: None,
+            data: TensorStorage::Region { region, offset: 0 },
+            fence: None,
         })
     }
 
@@ -139,29 +140,29 @@ impl Tensor {
         offset: usize,
     ) -> Result<Self> {
         let len = byte_len(dtype, shape)?;
-        if offset.checked_add(len).is_none_or(|end| end > region.len()) {
+        if offset.checked_add(len).is_none_or(|end| end > region.byte_len()) {
             return Err(Error::invalid(format!(
                 "{} needs {len} bytes, got {}",
                 display_shape(dtype, shape),
-                region.len().saturating_sub(offset)
+                region.byte_len().saturating_sub(offset)
             )));
         }
-        let data = Data::Region { region, offset };
-        Ok(Self { dtype, shape: shape.to_vec(), data, after: None })
+        let data = TensorStorage::Region { region, offset };
+        Ok(Self { dtype, shape: shape.to_vec(), data, fence: None })
     }
 
     /// A tensor of `f32` values.
     pub fn from_f32(shape: &[usize], values: &[f32]) -> Result<Self> {
-        Self::copied(DType::F32, shape, bytemuck::cast_slice(values))
+        Self::copy_from_bytes(DType::F32, shape, bytemuck::cast_slice(values))
     }
 
     /// A tensor of `i64` values.
     pub fn from_i64(shape: &[usize], values: &[i64]) -> Result<Self> {
-        Self::copied(DType::I64, shape, bytemuck::cast_slice(values))
+        Self::copy_from_bytes(DType::I64, shape, bytemuck::cast_slice(values))
     }
 
     /// A tensor with a copy of `bytes`, aligned for vector instructions.
-    pub fn copied(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Self> {
+    pub fn copy_from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Self> {
         // The lengths first: a shape that somebody made up must not make us allocate for it.
         if byte_len(dtype, shape)? != bytes.len() {
             return Err(Error::invalid(format!(
@@ -170,7 +171,7 @@ impl Tensor {
                 bytes.len()
             )));
         }
-        let mut tensor = TensorMut::zeroed(dtype, shape)?;
+        let mut tensor = TensorMut::new_zeroed(dtype, shape)?;
         if let Some(target) = tensor.bytes_mut() {
             target.copy_from_slice(bytes);
         }
@@ -189,8 +190,8 @@ impl Tensor {
         Ok(Self {
             dtype: DType::String,
             shape: shape.to_vec(),
-            data: Data::Strings(strings.into()),
-            after: None,
+            data: TensorStorage::Strings(strings.into()),
+            fence: None,
         })
     }
 
@@ -205,109 +206,110 @@ impl Tensor {
     }
 
     /// Number of elements.
-    pub fn count(&self) -> usize {
+    pub fn element_count(&self) -> usize {
         element_count(&self.shape).unwrap_or(0)
     }
 
     /// Length in bytes; for strings, the sum of their lengths.
     pub fn byte_len(&self) -> usize {
         match &self.data {
-            Data::Region { .. } => self.dtype.bytes(self.count()).unwrap_or(0),
-            Data::Strings(strings) => strings.iter().map(Vec::len).sum(),
+            TensorStorage::Region { .. } => self.dtype.byte_len(self.element_count()).unwrap_or(0),
+            TensorStorage::Strings(strings) => strings.iter().map(Vec::len).sum(),
         }
     }
 
     /// Where the memory is.
-    pub fn location(&self) -> Location {
+    pub fn location(&self) -> MemoryLocation {
         match &self.data {
-            Data::Region { region, .. } => region.location(),
-            Data::Strings(_) => Location::Host,
+            TensorStorage::Region { region, .. } => region.location(),
+            TensorStorage::Strings(_) => MemoryLocation::Host,
         }
     }
 
     /// The memory it is in, and how far into it the first element is; `None` for strings.
     pub fn region(&self) -> Option<(&Arc<dyn Region>, usize)> {
         match &self.data {
-            Data::Region { region, offset } => Some((region, *offset)),
-            Data::Strings(_) => None,
+            TensorStorage::Region { region, offset } => Some((region, *offset)),
+            TensorStorage::Strings(_) => None,
         }
     }
 
     /// What must have happened before the memory may be read; `None` where it may be read now.
-    pub fn after(&self) -> Option<&Arc<dyn Event>> {
-        self.after.as_ref()
+    pub fn fence(&self) -> Option<&Arc<dyn Fence>> {
+        self.fence.as_ref()
     }
 
     /// The same tensor once its memory may be read; waits for that where it must.
-    pub fn settled(self) -> Result<Self> {
-        if let Some(event) = &self.after {
-            event.wait()?;
+    pub fn wait_fence_on_host(self) -> Result<Self> {
+        if let Some(fence) = &self.fence {
+            fence.wait_on_host()?;
         }
-        Ok(Self { after: None, ..self })
+        Ok(Self { fence: None, ..self })
     }
 
-    /// The same tensor for work that is given to its device from now on, which waits for it there where it must.
-    pub fn held(self) -> Result<Self> {
-        if let Some(event) = &self.after {
-            event.hold_stream()?;
+    /// The same tensor for work that is given to its device from now on: has the stream wait for
+    /// its fence where it must.
+    pub fn wait_fence_in_stream(self) -> Result<Self> {
+        if let Some(fence) = &self.fence {
+            fence.wait_in_stream()?;
         }
-        Ok(Self { after: None, ..self })
+        Ok(Self { fence: None, ..self })
     }
 
     /// The same tensor where something else waits for it already.
     #[must_use]
-    pub fn unheld(self) -> Self {
-        Self { after: None, ..self }
+    pub fn without_fence(self) -> Self {
+        Self { fence: None, ..self }
     }
 
-    /// The same tensor, which may be read once `event` has happened.
+    /// The same tensor, which may be read once `fence` has happened.
     #[must_use]
-    pub fn awaiting(self, event: Arc<dyn Event>) -> Self {
-        Self { after: Some(event), ..self }
+    pub fn with_fence(self, fence: Arc<dyn Fence>) -> Self {
+        Self { fence: Some(fence), ..self }
     }
 
     /// Address of the first element; `None` for strings.
     pub fn address(&self) -> Option<usize> {
         match &self.data {
-            Data::Region { region, offset } => {
+            TensorStorage::Region { region, offset } => {
                 Some(region.address().as_ptr().addr().wrapping_add(*offset))
             }
-            Data::Strings(_) => None,
+            TensorStorage::Strings(_) => None,
         }
     }
 
     /// Pointer to the first element; `None` for strings.
-    pub fn pointer(&self) -> Option<*const u8> {
+    pub fn data_pointer(&self) -> Option<*const u8> {
         match &self.data {
-            Data::Region { region, offset } => {
+            TensorStorage::Region { region, offset } => {
                 Some(region.address().as_ptr().wrapping_add(*offset).cast_const())
             }
-            Data::Strings(_) => None,
+            TensorStorage::Strings(_) => None,
         }
     }
 
     /// The bytes; `None` for strings and where the CPU can't read them.
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.data {
-            Data::Region { region, offset } => {
-                let len = self.dtype.bytes(self.count())?;
+            TensorStorage::Region { region, offset } => {
+                let len = self.dtype.byte_len(self.element_count())?;
                 region.bytes()?.get(*offset..offset.checked_add(len)?)
             }
-            Data::Strings(_) => None,
+            TensorStorage::Strings(_) => None,
         }
     }
 
     /// The strings of a string tensor.
     pub fn strings(&self) -> Option<&[Vec<u8>]> {
         match &self.data {
-            Data::Strings(strings) => Some(strings),
-            Data::Region { .. } => None,
+            TensorStorage::Strings(strings) => Some(strings),
+            TensorStorage::Region { .. } => None,
         }
     }
 
     /// The same memory under another shape with as many elements.
     pub fn reshaped(&self, shape: &[usize]) -> Result<Self> {
-        if element_count(shape) != Some(self.count()) {
+        if element_count(shape) != Some(self.element_count()) {
             return Err(Error::usage(format!(
                 "{} can't become {}",
                 display_shape(self.dtype, &self.shape),
@@ -318,7 +320,7 @@ impl Tensor {
     }
 
     /// Rows `start..start + count` of the first dimension, in the same memory.
-    pub fn rows(&self, start: usize, count: usize) -> Result<Self> {
+    pub fn slice_rows(&self, start: usize, count: usize) -> Result<Self> {
         let wrong = || {
             Error::usage(format!(
                 "{} has no rows {start}..{}",
@@ -330,40 +332,43 @@ impl Tensor {
         if start.checked_add(count).is_none_or(|end| end > all) {
             return Err(wrong());
         }
-        let row = element_count(rest).and_then(|n| n.checked_mul(self.dtype.bits()?));
+        let row = element_count(rest).and_then(|n| n.checked_mul(self.dtype.bits_per_element()?));
         let row = row.filter(|bits| bits % 8 == 0).ok_or_else(wrong)? / 8;
         let mut shape = self.shape.clone();
         shape[0] = count;
         match &self.data {
-            Data::Region { region, offset } => Ok(Self {
+            TensorStorage::Region { region, offset } => Ok(Self {
                 dtype: self.dtype,
                 shape,
-                data: Data::Region { region: Arc::clone(region), offset: offset + start * row },
-                after: self.after.clone(),
+                data: TensorStorage::Region {
+                    region: Arc::clone(region),
+                    offset: offset + start * row,
+                },
+                fence: self.fence.clone(),
             }),
-            Data::Strings(_) => Err(wrong()),
+            TensorStorage::Strings(_) => Err(wrong()),
         }
     }
 
     /// The elements as `f64`, whatever their numeric dtype; `None` for other dtypes.
     pub fn to_f64(&self) -> Option<Vec<f64>> {
         let bytes = self.bytes()?;
-        fn each<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+        fn map_chunks<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f64) -> Vec<f64> {
             bytes.as_chunks::<N>().0.iter().map(|chunk| read(*chunk)).collect()
         }
         Some(match self.dtype {
-            DType::F32 => each(bytes, |b| f64::from(f32::from_le_bytes(b))),
-            DType::F64 => each(bytes, f64::from_le_bytes),
-            DType::F16 => each(bytes, |b| half::f16::from_le_bytes(b).to_f64()),
-            DType::BF16 => each(bytes, |b| half::bf16::from_le_bytes(b).to_f64()),
-            DType::I8 => each(bytes, |b| f64::from(i8::from_le_bytes(b))),
-            DType::I16 => each(bytes, |b| f64::from(i16::from_le_bytes(b))),
-            DType::I32 => each(bytes, |b| f64::from(i32::from_le_bytes(b))),
-            DType::I64 => each(bytes, |b| i64::from_le_bytes(b) as f64),
-            DType::U8 | DType::Bool => each::<1>(bytes, |b| f64::from(b[0])),
-            DType::U16 => each(bytes, |b| f64::from(u16::from_le_bytes(b))),
-            DType::U32 => each(bytes, |b| f64::from(u32::from_le_bytes(b))),
-            DType::U64 => each(bytes, |b| u64::from_le_bytes(b) as f64),
+            DType::F32 => map_chunks(bytes, |b| f64::from(f32::from_le_bytes(b))),
+            DType::F64 => map_chunks(bytes, f64::from_le_bytes),
+            DType::F16 => map_chunks(bytes, |b| half::f16::from_le_bytes(b).to_f64()),
+            DType::BF16 => map_chunks(bytes, |b| half::bf16::from_le_bytes(b).to_f64()),
+            DType::I8 => map_chunks(bytes, |b| f64::from(i8::from_le_bytes(b))),
+            DType::I16 => map_chunks(bytes, |b| f64::from(i16::from_le_bytes(b))),
+            DType::I32 => map_chunks(bytes, |b| f64::from(i32::from_le_bytes(b))),
+            DType::I64 => map_chunks(bytes, |b| i64::from_le_bytes(b) as f64),
+            DType::U8 | DType::Bool => map_chunks::<1>(bytes, |b| f64::from(b[0])),
+            DType::U16 => map_chunks(bytes, |b| f64::from(u16::from_le_bytes(b))),
+            DType::U32 => map_chunks(bytes, |b| f64::from(u32::from_le_bytes(b))),
+            DType::U64 => map_chunks(bytes, |b| u64::from_le_bytes(b) as f64),
             _ => return None,
         })
     }
@@ -377,7 +382,7 @@ impl fmt::Debug for Tensor {
 
 /// How many bytes a tensor has; an error where that is no number.
 pub fn byte_len(dtype: DType, shape: &[usize]) -> Result<usize> {
-    element_count(shape).and_then(|count| dtype.bytes(count)).ok_or_else(|| {
+    element_count(shape).and_then(|count| dtype.byte_len(count)).ok_or_else(|| {
         Error::usage(format!("{} has no size in bytes", display_shape(dtype, shape)))
     })
 }
@@ -389,16 +394,16 @@ mod tests {
     #[test]
     fn rows_share_the_memory_of_the_whole() {
         let whole = Tensor::from_f32(&[3, 2], &[0., 1., 2., 3., 4., 5.]).unwrap();
-        let rows = whole.rows(1, 2).unwrap();
+        let rows = whole.slice_rows(1, 2).unwrap();
         assert_eq!(rows.to_f64().unwrap(), [2., 3., 4., 5.]);
         assert_eq!(rows.address().unwrap(), whole.address().unwrap() + 8);
-        assert!(whole.rows(2, 2).is_err());
+        assert!(whole.slice_rows(2, 2).is_err());
     }
 
     #[test]
     fn wrong_lengths_are_refused_with_both_sizes() {
         let error = Tensor::from_bytes(DType::F32, &[2], Bytes::from_static(b"abc")).unwrap_err();
         assert_eq!(error.to_string(), "f32[2] needs 8 bytes, got 3");
-        assert!(TensorMut::zeroed(DType::F32, &[usize::MAX, 2]).is_err());
+        assert!(TensorMut::new_zeroed(DType::F32, &[usize::MAX, 2]).is_err());
     }
 }

@@ -6,7 +6,7 @@ use cudarc::driver::{DriverError, result, sys};
 use tessera_core::{Error, Result};
 
 /// Opens the driver once; the same answer for everyone.
-pub(crate) fn open() -> Result<()> {
+pub(crate) fn open_driver() -> Result<()> {
     static OPENED: OnceLock<Result<(), String>> = OnceLock::new();
     let opened = OPENED.get_or_init(|| {
         // SAFETY: opening a library runs its initialisers; libcuda is made for that.
@@ -15,37 +15,37 @@ pub(crate) fn open() -> Result<()> {
         }
         result::init().map_err(|error| match error.0 {
             sys::CUresult::CUDA_ERROR_NO_DEVICE => "the NVIDIA driver sees no GPU".to_owned(),
-            _ => format!("the NVIDIA driver can't be used: {}", name(error)),
+            _ => format!("the NVIDIA driver can't be used: {}", describe_error(error)),
         })
     });
     opened.clone().map_err(Error::unsupported)
 }
 
 /// Whether there is a driver, and a GPU that it can use.
-pub fn is_there() -> bool {
-    open().is_ok()
+pub fn is_cuda_available() -> bool {
+    open_driver().is_ok()
 }
 
 /// The newest CUDA that the driver knows, as `13.0`.
-pub fn driver_version() -> Result<String> {
-    open()?;
+pub fn supported_cuda_version() -> Result<String> {
+    open_driver()?;
     let mut version = 0;
     // SAFETY: the version is written to the number that is given.
-    check("its version", unsafe { sys::cuDriverGetVersion(&raw mut version).result() })?;
+    check_cuda("its version", unsafe { sys::cuDriverGetVersion(&raw mut version).result() })?;
     Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
 }
 
 /// The result of a call, with what it was for.
-pub(crate) fn check<T>(what: &str, done: Result<T, DriverError>) -> Result<T> {
+pub(crate) fn check_cuda<T>(what: &str, done: Result<T, DriverError>) -> Result<T> {
     done.map_err(|error| match error.0 {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
             Error::full(format!("CUDA: {what}: not enough memory on the GPU"))
         }
-        _ => Error::engine(format!("CUDA: {what}: {}", name(error))),
+        _ => Error::engine(format!("CUDA: {what}: {}", describe_error(error))),
     })
 }
 
-fn name(error: DriverError) -> String {
+fn describe_error(error: DriverError) -> String {
     let text = error.error_string().ok().map(|text| text.to_string_lossy().into_owned());
     text.unwrap_or_else(|| format!("{:?}", error.0))
 }

@@ -1,26 +1,28 @@
-//! How uncertain scores are, found where they are: a number for each row comes to the host, and not the scores.
+//! How uncertain scores are, found where they are: a number for each row comes to the host, and not
+//! the scores.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{result, sys};
-use tessera_core::{DType, Error, Location, Region, Result, Tensor, TensorMut};
+use tessera_core::{DType, Error, MemoryLocation, Region, Result, Tensor, TensorMut};
 
-use crate::copies::TO_HOST;
-use crate::driver::check;
-use crate::memory::Guarded;
+use crate::copy_counts::TO_HOST;
+use crate::driver::check_cuda;
+use crate::memory::FencedBuffer;
 use crate::{CudaEvent, Gpu, PinnedBuffer};
 
 /// The kernel, in the driver's own language: nothing of CUDA is needed to build this.
-const KERNEL: &str = include_str!("entropy.ptx");
+const ENTROPY_PTX: &str = include_str!("entropy.ptx");
 
-/// The normalised entropy of each row of scores, the last dimension being classes: 0 for certain, 1 for no idea.
+/// The normalised entropy of each row of scores, the last dimension being classes: 0 for certain, 1
+/// for no idea.
 ///
-/// The tensor is on the host; it says what must have happened before it may be read. `None` where the kernel is not for such
-/// scores.
-pub fn entropy(scores: &Tensor, are_probabilities: bool) -> Result<Option<Tensor>> {
-    let Location::Cuda(number) = scores.location() else { return Ok(None) };
+/// The tensor is on the host; it says what must have happened before it may be read. `None` where
+/// the kernel is not for such scores.
+pub fn entropy_on_device(scores: &Tensor, are_probabilities: bool) -> Result<Option<Tensor>> {
+    let MemoryLocation::Cuda(number) = scores.location() else { return Ok(None) };
     let classes = scores.shape().last().copied().unwrap_or(1);
     let rows = scores.shape().iter().rev().skip(1).product::<usize>();
     let (Ok(width), Ok(height)) = (u32::try_from(classes), u32::try_from(rows)) else {
@@ -31,9 +33,9 @@ pub fn entropy(scores: &Tensor, are_probabilities: bool) -> Result<Option<Tensor
         return Ok(None);
     }
     let gpu = Gpu::open(number)?;
-    // As in `to_host`, and not by holding the stream.
-    let scores = scores.clone().settled()?;
-    let function = function(&gpu)?;
+    // As in `to_host`, and not by having the stream wait.
+    let scores = scores.clone().wait_fence_on_host()?;
+    let function = entropy_kernel(&gpu)?;
     let buffer = PinnedBuffer::new(&gpu, rows * size_of::<f32>())?;
     let mut from = scores.address().unwrap_or(0) as sys::CUdeviceptr;
     // Pinned memory has the same address for both.
@@ -47,38 +49,41 @@ pub fn entropy(scores: &Tensor, are_probabilities: bool) -> Result<Option<Tensor
         (&raw mut kind).cast(),
         (&raw mut scale).cast(),
     ];
-    // SAFETY: the arguments are those of the kernel, and are read before this returns. There are as many scores as it
-    // reads, and there is room for what it writes. Both stay: the scores as whoever uses their memory again does so later
-    // in the stream, what is written as below.
-    let started = unsafe {
+    // SAFETY: the arguments are those of the kernel, and are read before this returns. There are as
+    // many scores as it reads, and there is room for what it writes. Both stay: the scores as
+    // whoever uses their memory again does so later in the stream, what is written as below.
+    let launched = unsafe {
         let (grid, block) = ((height, 1, 1), (32, 1, 1));
         result::launch_kernel(function, grid, block, 0, gpu.raw_stream(), &mut arguments)
     };
-    check("finding how uncertain scores are", started)?;
-    TO_HOST.add(rows * size_of::<f32>());
+    check_cuda("finding how uncertain scores are", launched)?;
+    TO_HOST.count_copy(rows * size_of::<f32>());
     // The memory must not be given back while it is written.
-    let event = CudaEvent::record(&gpu).inspect_err(|_| drop(gpu.synchronise()))?;
+    let event =
+        CudaEvent::record_for_spin_wait(&gpu).inspect_err(|_| drop(gpu.synchronise_stream()))?;
     let event = Arc::new(event);
-    let guarded = Guarded::new(buffer, Arc::clone(&event));
-    Ok(Some(TensorMut::over(DType::F32, &[rows], Box::new(guarded))?.freeze_after(event)))
+    let fenced = FencedBuffer::new(buffer, Arc::clone(&event));
+    Ok(Some(
+        TensorMut::from_buffer(DType::F32, &[rows], Box::new(fenced))?.freeze_with_fence(event),
+    ))
 }
 
 /// The kernel on a GPU, made into its own code once.
-fn function(gpu: &Gpu) -> Result<sys::CUfunction> {
+fn entropy_kernel(gpu: &Gpu) -> Result<sys::CUfunction> {
     /// As numbers, which stay valid until the process ends.
     static MADE: Mutex<BTreeMap<u32, Result<usize, String>>> = Mutex::new(BTreeMap::new());
-    gpu.enter()?;
+    gpu.make_current()?;
     let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let found = made.entry(gpu.number()).or_insert_with(|| {
         let make = || -> Result<usize> {
-            let text = CString::new(KERNEL).map_err(|_| Error::engine("a kernel's text"))?;
+            let text = CString::new(ENTROPY_PTX).map_err(|_| Error::engine("a kernel's text"))?;
             let name = c"entropy".to_owned();
             // SAFETY: the text ends in a zero byte. The module is never unloaded.
             let module = unsafe { result::module::load_data(text.as_ptr().cast()) };
-            let module = check("a kernel", module)?;
+            let module = check_cuda("a kernel", module)?;
             // SAFETY: the module was just loaded.
             let function = unsafe { result::module::get_function(module, name) };
-            Ok(check("a kernel", function)?.expose_provenance())
+            Ok(check_cuda("a kernel", function)?.expose_provenance())
         };
         make().map_err(|error| error.to_string())
     });

@@ -1,41 +1,45 @@
 //! GPUs: what there is, and memory, streams and events on them.
 //!
-//! Nothing of CUDA is needed to build this. The driver's library (libcuda) and NVML are opened when somebody
-//! first asks for a GPU; where they are missing, the error says so.
+//! Nothing of CUDA is needed to build this. The driver's library (libcuda) and NVML are opened when
+//! somebody first asks for a GPU; where they are missing, the error says so.
 //!
-//! All work of a process on a GPU goes into one stream ([`Gpu::stream`]): what is put in later runs later. So
-//! blocks of one process hand memory to each other without events, and memory that is given back on the host may
-//! be used again at once: whoever writes it next does so after all who read it before. Between processes, numbers in
-//! memory that all of them share order ([`Registered`]). Copies from the host to memory of other processes
-//! ([`SharedMemory::write`]) are the one exception: nothing else uses what they write, and they need not wait for what
-//! blocks compute.
+//! All work of a process on a GPU goes into one stream ([`Gpu::stream_pointer`]): what is put in
+//! later runs later. So units of one process hand memory to each other without events, and memory
+//! that is given back on the host may be used again at once: whoever writes it next does so after
+//! all who read it before. Between processes, numbers in memory that all of them share order
+//! ([`RegisteredMemory`]). Copies from the host to memory of other processes
+//! ([`IpcMemory::write_tensor`]) are the one exception: nothing else uses what they write, and they
+//! need not wait for what units compute.
 
-mod copies;
+mod copy_counts;
 mod device;
 mod driver;
 mod entropy;
 mod event;
 mod gpu;
-mod growing;
+mod gpu_span;
+mod graph;
+mod growing_buffer;
+mod ipc_memory;
 mod memory;
-mod monitor;
-mod recording;
-mod registered;
-mod shared;
-mod span;
+mod nvml;
+mod registered_memory;
 mod transfer;
 
-pub use copies::{Copies, copies};
-pub use device::{GpuInfo, Peer, devices, pci};
-pub use driver::{driver_version, is_there};
-pub use entropy::entropy;
+pub use copy_counts::{CopyCounts, copy_counts};
+pub use device::{GpuInfo, GpuPeer, list_gpus, pci_bus_id};
+pub use driver::{is_cuda_available, supported_cuda_version};
+pub use entropy::entropy_on_device;
 pub use event::CudaEvent;
 pub use gpu::Gpu;
-pub use growing::GrowingBuffer;
-pub use memory::{DeviceBuffer, Pinned, PinnedBuffer};
-pub use monitor::{GpuProcess, GpuReading, Monitor};
-pub use recording::{Recording, SideStream};
-pub use registered::Registered;
-pub use shared::{HANDLE, SharedMemory};
-pub use span::{OpenSpan, Span};
-pub use transfer::{bring, bring_later, copy, copy_across, join, peek, to_device, to_host};
+pub use gpu_span::{GpuSpan, OpenGpuSpan};
+pub use graph::{CaptureStream, CudaGraph};
+pub use growing_buffer::GrowingBuffer;
+pub use ipc_memory::{IPC_HANDLE_BYTES, IpcMemory};
+pub use memory::{DeviceBuffer, PinnedAllocator, PinnedBuffer};
+pub use nvml::{GpuProcess, NvmlMonitor, NvmlReading};
+pub use registered_memory::RegisteredMemory;
+pub use transfer::{
+    concatenate_on_device, copy_all_to_host, copy_all_to_host_async, copy_between_gpus,
+    copy_on_device, read_first_bytes, to_device, to_host,
+};

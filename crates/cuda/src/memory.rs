@@ -1,44 +1,45 @@
 //! Memory of a GPU, and memory of the host that GPUs copy quickly from and to.
 //!
-//! Asking the driver for memory stops the GPU; so what is given back is kept and used again, by size. All work of
-//! a process is in one stream: whoever gets a buffer writes it after all who read it before.
+//! Asking the driver for memory stops the GPU; so what is given back is kept and used again, by
+//! size. All work of a process is in one stream: whoever gets a buffer writes it after all who read
+//! it before.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
-use tessera_core::{Error, Event, Location, Region, Result};
+use tessera_core::{Error, Fence, MemoryLocation, Region, Result};
 
-use crate::copies::TO_DEVICE;
-use crate::driver::check;
+use crate::copy_counts::TO_DEVICE;
+use crate::driver::check_cuda;
 use crate::{CudaEvent, Gpu};
 
 /// Sizes are rounded up to a multiple of this, so that similar ones share buffers.
-const GRAIN: usize = 4096;
+const SIZE_GRANULARITY: usize = 4096;
 
 /// Buffers of a size that are kept.
-const MOST_KEPT: usize = 16;
+const MAX_FREE_BUFFERS_PER_SIZE: usize = 16;
 
 /// Of the GPU's memory, the part that is kept, of all sizes together.
-const MOST_KEPT_PART: usize = 16;
+const FREE_MEMORY_DIVISOR: usize = 16;
 
 /// Bytes of pinned memory that are kept, of all sizes together.
-const MOST_PINNED_BYTES: usize = 512 << 20;
+const MAX_FREE_PINNED_BYTES: usize = 512 << 20;
 
 /// Memory that is free to be used again, by size.
 #[derive(Default)]
-pub(crate) struct Free {
+pub(crate) struct FreeMemory {
     device: BTreeMap<usize, Vec<sys::CUdeviceptr>>,
     device_bytes: usize,
     pinned: HashMap<usize, Vec<usize>>,
 }
 
-impl Free {
+impl FreeMemory {
     /// A buffer that is large enough and not much larger: its address and its size.
     ///
     /// Batches come in many sizes, and those that are nearly the same share memory.
-    fn take(&mut self, size: usize) -> Option<(sys::CUdeviceptr, usize)> {
+    fn take_fitting(&mut self, size: usize) -> Option<(sys::CUdeviceptr, usize)> {
         let mut fitting = self.device.range_mut(size..=size.saturating_add(size / 4));
         let (address, size) =
             fitting.find_map(|(&size, same)| same.pop().map(|address| (address, size)))?;
@@ -47,9 +48,10 @@ impl Free {
     }
 
     /// Keeps a buffer; false where there are enough already.
-    fn keep(&mut self, address: sys::CUdeviceptr, size: usize, most_bytes: usize) -> bool {
+    fn try_keep(&mut self, address: sys::CUdeviceptr, size: usize, most_bytes: usize) -> bool {
         let same = self.device.entry(size).or_default();
-        let keeps = same.len() < MOST_KEPT && self.device_bytes + size <= most_bytes;
+        let keeps =
+            same.len() < MAX_FREE_BUFFERS_PER_SIZE && self.device_bytes + size <= most_bytes;
         if keeps {
             same.push(address);
             self.device_bytes += size;
@@ -58,14 +60,14 @@ impl Free {
     }
 }
 
-fn rounded(len: usize) -> Result<usize> {
+fn round_up_size(len: usize) -> Result<usize> {
     len.max(1)
-        .checked_next_multiple_of(GRAIN)
+        .checked_next_multiple_of(SIZE_GRANULARITY)
         .ok_or_else(|| Error::usage(format!("no memory for {len} bytes")))
 }
 
-fn lock(gpu: &Gpu) -> std::sync::MutexGuard<'_, Free> {
-    gpu.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn lock_free_memory(gpu: &Gpu) -> std::sync::MutexGuard<'_, FreeMemory> {
+    gpu.free_memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Memory of a GPU.
@@ -75,72 +77,75 @@ pub struct DeviceBuffer {
     len: usize,
     size: usize,
     /// Whether it is kept for the next who needs as much.
-    is_kept: bool,
+    is_pooled: bool,
 }
 
 impl DeviceBuffer {
     /// Memory of so many bytes; what was in it before is still there.
     pub fn new(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
-        let free = lock(gpu).take(rounded(len)?);
+        let free = lock_free_memory(gpu).take_fitting(round_up_size(len)?);
         match free {
             Some((address, size)) => {
-                Ok(Self { gpu: Arc::clone(gpu), address, len, size, is_kept: true })
+                Ok(Self { gpu: Arc::clone(gpu), address, len, size, is_pooled: true })
             }
             None => {
-                let mut made = Self::fresh(gpu, len)?;
-                made.is_kept = true;
+                let mut made = Self::new_unpooled(gpu, len)?;
+                made.is_pooled = true;
                 Ok(made)
             }
         }
     }
 
-    /// Memory from the driver, and back to it: for those who don't use it in the stream that all work goes into. What others
-    /// gave back may still be in use there.
-    pub fn fresh(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
-        let size = rounded(len)?;
-        gpu.enter()?;
+    /// Memory from the driver, and back to it: for those who don't use it in the stream that all
+    /// work goes into. What others gave back may still be in use there.
+    pub fn new_unpooled(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
+        let size = round_up_size(len)?;
+        gpu.make_current()?;
         let what = || format!("{len} bytes");
         // SAFETY: the context is current; the memory is given back below.
-        let address = check(&what(), unsafe { result::malloc_sync(size) })?;
-        Ok(Self { gpu: Arc::clone(gpu), address, len, size, is_kept: false })
+        let address = check_cuda(&what(), unsafe { result::malloc_sync(size) })?;
+        Ok(Self { gpu: Arc::clone(gpu), address, len, size, is_pooled: false })
     }
 
     /// Copies bytes of the host here, in the stream.
     ///
     /// The bytes may be changed as soon as this returns: memory that is not pinned is read before.
-    pub(crate) fn fill(&mut self, bytes: &[u8]) -> Result<()> {
-        self.gpu.enter()?;
+    pub(crate) fn copy_from_host(&mut self, bytes: &[u8]) -> Result<()> {
+        self.gpu.make_current()?;
         let bytes = bytes.get(..self.len.min(bytes.len())).unwrap_or_default();
-        // SAFETY: there is room for the bytes, and whoever calls keeps pinned ones until they are copied.
+        // SAFETY: there is room for the bytes, and whoever calls keeps pinned ones until they are
+        // copied.
         let copied =
             unsafe { result::memcpy_htod_async(self.address, bytes, self.gpu.raw_stream()) };
-        TO_DEVICE.add(bytes.len());
-        check("a copy to the GPU", copied)
+        TO_DEVICE.count_copy(bytes.len());
+        check_cuda("a copy to the GPU", copied)
     }
 }
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        let most_bytes = self.gpu.total_bytes() / MOST_KEPT_PART;
-        if self.is_kept && lock(&self.gpu).keep(self.address, self.size, most_bytes) {
+        let most_bytes = self.gpu.total_bytes() / FREE_MEMORY_DIVISOR;
+        if self.is_pooled
+            && lock_free_memory(&self.gpu).try_keep(self.address, self.size, most_bytes)
+        {
             return;
         }
-        if self.gpu.enter().is_ok() {
-            // SAFETY: it was allocated by `fresh`, and nobody has the address any more. The driver waits for work
-            // that uses it. What goes wrong here can't be mended.
+        if self.gpu.make_current().is_ok() {
+            // SAFETY: it was allocated by `new_unpooled`, and nobody has the address any more. The
+            // driver waits for work that uses it. What goes wrong here can't be mended.
             unsafe { result::free_sync(self.address) }.ok();
         }
     }
 }
 
 impl Region for DeviceBuffer {
-    fn location(&self) -> Location {
-        Location::Cuda(self.gpu.number())
+    fn location(&self) -> MemoryLocation {
+        MemoryLocation::Cuda(self.gpu.number())
     }
     fn address(&self) -> NonNull<u8> {
         NonNull::new(self.address as *mut u8).unwrap_or(NonNull::dangling())
     }
-    fn len(&self) -> usize {
+    fn byte_len(&self) -> usize {
         self.len
     }
     fn bytes(&self) -> Option<&[u8]> {
@@ -151,7 +156,8 @@ impl Region for DeviceBuffer {
     }
 }
 
-/// Memory of the host that stays where it is, so that GPUs copy to and from it while the CPU does other things.
+/// Memory of the host that stays where it is, so that GPUs copy to and from it while the CPU does
+/// other things.
 pub struct PinnedBuffer {
     gpu: Arc<Gpu>,
     address: NonNull<u8>,
@@ -167,15 +173,16 @@ unsafe impl Sync for PinnedBuffer {}
 impl PinnedBuffer {
     /// Memory of so many bytes; what was in it before is still there.
     pub fn new(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
-        let size = rounded(len)?;
-        let free = lock(gpu).pinned.get_mut(&size).and_then(Vec::pop);
+        let size = round_up_size(len)?;
+        let free = lock_free_memory(gpu).pinned.get_mut(&size).and_then(Vec::pop);
         let address = match free {
             Some(address) => address as *mut u8,
             None => {
-                gpu.enter()?;
+                gpu.make_current()?;
                 // SAFETY: the context is current; the memory is given back below.
-                let made = check("pinned memory", unsafe { result::malloc_host(size, 0) })?;
-                // SAFETY: the memory is ours and of that size: it is never read before it was written.
+                let made = check_cuda("pinned memory", unsafe { result::malloc_host(size, 0) })?;
+                // SAFETY: the memory is ours and of that size: it is never read before it was
+                // written.
                 unsafe { std::ptr::write_bytes(made.cast::<u8>(), 0, size) };
                 made.cast()
             }
@@ -186,31 +193,31 @@ impl PinnedBuffer {
 }
 
 /// Makes memory of the host that a GPU copies from and to.
-pub struct Pinned(Arc<Gpu>);
+pub struct PinnedAllocator(Arc<Gpu>);
 
-impl Pinned {
+impl PinnedAllocator {
     /// For this GPU.
     pub fn new(gpu: u32) -> Result<Self> {
         Gpu::open(gpu).map(Self)
     }
 
     /// Memory of so many bytes.
-    pub fn buffer(&self, len: usize) -> Result<tessera_core::Buffer> {
+    pub fn allocate_buffer(&self, len: usize) -> Result<tessera_core::Buffer> {
         Ok(Box::new(PinnedBuffer::new(&self.0, len)?))
     }
 }
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        let mut free = lock(&self.gpu);
+        let mut free = lock_free_memory(&self.gpu);
         let kept: usize = free.pinned.iter().map(|(size, same)| size * same.len()).sum();
         let same = free.pinned.entry(self.size).or_default();
-        if same.len() < MOST_KEPT || kept + self.size <= MOST_PINNED_BYTES {
+        if same.len() < MAX_FREE_BUFFERS_PER_SIZE || kept + self.size <= MAX_FREE_PINNED_BYTES {
             same.push(self.address.as_ptr().expose_provenance());
             return;
         }
         drop(free);
-        if self.gpu.enter().is_ok() {
+        if self.gpu.make_current().is_ok() {
             // SAFETY: it was allocated by `new`, and nobody has the address any more.
             unsafe { result::free_host(self.address.as_ptr().cast()) }.ok();
         }
@@ -218,13 +225,13 @@ impl Drop for PinnedBuffer {
 }
 
 impl Region for PinnedBuffer {
-    fn location(&self) -> Location {
-        Location::Host
+    fn location(&self) -> MemoryLocation {
+        MemoryLocation::Host
     }
     fn address(&self) -> NonNull<u8> {
         self.address
     }
-    fn len(&self) -> usize {
+    fn byte_len(&self) -> usize {
         self.len
     }
     fn bytes(&self) -> Option<&[u8]> {
@@ -238,34 +245,35 @@ impl Region for PinnedBuffer {
 }
 
 /// Pinned memory that a copy is on its way to.
-pub(crate) struct Guarded {
+pub(crate) struct FencedBuffer {
     buffer: PinnedBuffer,
-    event: Arc<CudaEvent>,
+    fence: Arc<CudaEvent>,
 }
 
-impl Guarded {
-    /// Written when the event has happened.
-    pub(crate) fn new(buffer: PinnedBuffer, event: Arc<CudaEvent>) -> Self {
-        Self { buffer, event }
+impl FencedBuffer {
+    /// Written when `fence` has happened.
+    pub(crate) fn new(buffer: PinnedBuffer, fence: Arc<CudaEvent>) -> Self {
+        Self { buffer, fence }
     }
 }
 
-impl Drop for Guarded {
+impl Drop for FencedBuffer {
     fn drop(&mut self) {
-        // Mostly it is done, as somebody has read it. What goes wrong here is told to who waits for it.
-        drop(self.event.wait());
+        // Mostly it is done, as somebody has read it. What goes wrong here is told to who waits for
+        // it.
+        drop(self.fence.wait_on_host());
     }
 }
 
-impl Region for Guarded {
-    fn location(&self) -> Location {
-        Location::Host
+impl Region for FencedBuffer {
+    fn location(&self) -> MemoryLocation {
+        MemoryLocation::Host
     }
     fn address(&self) -> NonNull<u8> {
         self.buffer.address()
     }
-    fn len(&self) -> usize {
-        self.buffer.len()
+    fn byte_len(&self) -> usize {
+        self.buffer.byte_len()
     }
     fn bytes(&self) -> Option<&[u8]> {
         self.buffer.bytes()
@@ -277,25 +285,25 @@ impl Region for Guarded {
 
 #[cfg(test)]
 mod tests {
-    use super::Free;
+    use super::FreeMemory;
 
     #[test]
     fn buffers_of_nearly_the_same_size_are_shared() {
-        let mut free = Free::default();
-        assert!(free.keep(1, 8 << 20, 100 << 20) && free.keep(2, 10 << 20, 100 << 20));
-        assert_eq!(free.take(9 << 20), Some((2, 10 << 20)));
-        assert_eq!(free.take(9 << 20), None);
-        assert_eq!(free.take(4 << 20), None);
-        assert_eq!(free.take(8 << 20), Some((1, 8 << 20)));
-        assert_eq!(free.take(4096), None);
+        let mut free = FreeMemory::default();
+        assert!(free.try_keep(1, 8 << 20, 100 << 20) && free.try_keep(2, 10 << 20, 100 << 20));
+        assert_eq!(free.take_fitting(9 << 20), Some((2, 10 << 20)));
+        assert_eq!(free.take_fitting(9 << 20), None);
+        assert_eq!(free.take_fitting(4 << 20), None);
+        assert_eq!(free.take_fitting(8 << 20), Some((1, 8 << 20)));
+        assert_eq!(free.take_fitting(4096), None);
     }
 
     #[test]
     fn what_is_kept_has_a_limit() {
-        let mut free = Free::default();
-        assert!(free.keep(1, 6 << 20, 16 << 20) && free.keep(2, 10 << 20, 16 << 20));
-        assert!(!free.keep(3, 4096, 16 << 20));
-        assert!(free.take(6 << 20).is_some());
-        assert!(free.keep(3, 4096, 16 << 20));
+        let mut free = FreeMemory::default();
+        assert!(free.try_keep(1, 6 << 20, 16 << 20) && free.try_keep(2, 10 << 20, 16 << 20));
+        assert!(!free.try_keep(3, 4096, 16 << 20));
+        assert!(free.take_fitting(6 << 20).is_some());
+        assert!(free.try_keep(3, 4096, 16 << 20));
     }
 }

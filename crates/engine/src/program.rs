@@ -11,7 +11,7 @@ use tessera_graph::Block;
 use tessera_graph::onnx::tensor_shape_proto::{Dimension, dimension::Value};
 use tessera_graph::onnx::{ModelProto, TensorShapeProto, type_proto};
 
-use crate::Mapping;
+use crate::FileMapping;
 
 /// A weight in memory that we own.
 #[derive(Clone)]
@@ -19,7 +19,7 @@ pub struct ProgramWeight {
     /// The weight.
     pub tensor: Tensor,
     /// The file mapping it lies in, where it does.
-    pub mapping: Option<Arc<Mapping>>,
+    pub mapping: Option<Arc<FileMapping>>,
 }
 
 /// A block and its weights, in memory that we own and that sessions only refer to.
@@ -33,12 +33,29 @@ pub struct Program {
 }
 
 impl Program {
+    /// What it takes and gives, by name.
+    #[allow(clippy::type_complexity, reason = "two lists of the same kind")]
+    pub(crate) fn ports(&self) -> (Vec<(String, DType)>, Vec<(String, DType)>) {
+        let ports = |ports: &[tessera_graph::BlockPort]| {
+            ports.iter().map(|port| (port.name.clone(), port.dtype)).collect::<Vec<_>>()
+        };
+        (ports(self.block().inputs()), ports(self.block().outputs()))
+    }
+
+    /// Lets the system have the pages of its weights back, which are read again when they are
+    /// needed.
+    pub(crate) fn release_weight_pages(&self) {
+        for mapping in self.weights().iter().filter_map(|weight| weight.mapping.as_ref()) {
+            mapping.release_pages();
+        }
+    }
+
     /// Joins a block with its weights, given in the block's order.
     pub fn new(block: Block, weights: Vec<ProgramWeight>) -> Result<Self> {
         if weights.len() != block.weights().len() {
             return Err(Error::usage(format!(
                 "block {}: {} weights, expected {}",
-                block.hash().short(),
+                block.hash().short_hex(),
                 weights.len(),
                 block.weights().len()
             )));
@@ -48,8 +65,8 @@ impl Program {
             if tensor.dtype() != expected.dtype || tensor.shape() != expected.shape {
                 return Err(Error::invalid(format!(
                     "block {}: weight {} is {}, expected {}",
-                    block.hash().short(),
-                    expected.hash.short(),
+                    block.hash().short_hex(),
+                    expected.hash.short_hex(),
                     display_shape(tensor.dtype(), tensor.shape()),
                     display_shape(expected.dtype, &expected.shape)
                 )));
@@ -76,11 +93,11 @@ impl Program {
                 continue;
             };
             tensor.shape = known.dims.as_ref().map(|dims| TensorShapeProto {
-                dim: dims.iter().map(|dim| dimension(dim, &mut symbols)).collect(),
+                dim: dims.iter().map(|dim| dimension_proto(dim, &mut symbols)).collect(),
             });
         }
         self.file = model.encode_to_vec().into();
-        self.key = ContentHash::of(&self.file);
+        self.key = ContentHash::of_content(&self.file);
         Ok(self)
     }
 
@@ -106,12 +123,12 @@ impl Program {
 
     /// How messages name the block.
     pub fn label(&self) -> String {
-        format!("block {}", self.block.hash().short())
+        format!("block {}", self.block.hash().short_hex())
     }
 }
 
 /// A dimension as ONNX has it; symbols are numbered, as their names are no part of a block.
-fn dimension(dim: &Dim, symbols: &mut Vec<String>) -> Dimension {
+fn dimension_proto(dim: &Dim, symbols: &mut Vec<String>) -> Dimension {
     let value = match dim {
         Dim::Fixed(size) => i64::try_from(*size).ok().map(Value::DimValue),
         Dim::Symbol(name) => {
@@ -127,7 +144,7 @@ fn dimension(dim: &Dim, symbols: &mut Vec<String>) -> Dimension {
 }
 
 /// Checks what a caller passes to a run against what the block expects.
-pub(crate) fn check_run(
+pub(crate) fn check_run_arguments(
     label: &str,
     expected: &[(String, DType)],
     inputs: &[Tensor],
@@ -158,7 +175,7 @@ pub(crate) fn check_run(
 }
 
 /// Checks the memory that a caller gives for outputs.
-pub(crate) fn check_bound(
+pub(crate) fn check_bound_outputs(
     label: &str,
     outputs: &[(String, DType)],
     given: &[Option<TensorMut>],

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use tessera_core::{DType, Device, Result, Tensor, TensorMut};
 use tessera_engine::conformance::CHECKS;
-use tessera_engine::{Engine, LoadOptions, OnnxRuntime, Program, Rten, Session, to_host};
+use tessera_engine::{
+    CudaEngineSession, Engine, EngineSession, LoadOptions, OnnxRuntime, Program, Rten, to_host,
+};
 
 fn pass(engine: &dyn Engine) {
     for (name, check) in CHECKS {
@@ -26,7 +28,8 @@ fn rten_keeps_the_promises_of_an_engine() {
 fn onnx_runtime_keeps_the_promises_of_an_engine() {
     match OnnxRuntime::new() {
         Ok(engine) => pass(&engine),
-        // The test command fetches the library; without it there is nothing to test, and CI says so.
+        // The test command fetches the library; without it there is nothing to test, and CI says
+        // so.
         Err(error) => {
             assert!(std::env::var_os("CI").is_none(), "CI must have ONNX Runtime: {error}");
             eprintln!("SKIPPED: {error}");
@@ -37,17 +40,17 @@ fn onnx_runtime_keeps_the_promises_of_an_engine() {
 /// An engine whose sessions run on a GPU, with results that the CPU can read.
 struct OnGpu {
     engine: OnnxRuntime,
-    /// Whether runs are recorded.
-    records: bool,
+    /// Whether runs are captured.
+    captures: bool,
 }
 
-struct ReadByCpu {
-    session: Box<dyn Session>,
-    records: bool,
-}
+struct ReadByCpu(Box<dyn EngineSession>);
 
-/// Runs that were played from a recording.
-static PLAYED: AtomicU64 = AtomicU64::new(0);
+/// The same, of runs that are captured.
+struct Captured(Box<dyn CudaEngineSession>);
+
+/// Runs that were replayed from a CUDA graph.
+static REPLAYED: AtomicU64 = AtomicU64::new(0);
 
 impl Engine for OnGpu {
     fn name(&self) -> &'static str {
@@ -58,13 +61,18 @@ impl Engine for OnGpu {
         self.engine.version()
     }
 
-    fn load(&self, program: &Program, options: &LoadOptions) -> Result<Box<dyn Session>> {
+    fn load_program(
+        &self,
+        program: &Program,
+        options: &LoadOptions,
+    ) -> Result<Box<dyn EngineSession>> {
         let options = LoadOptions { device: Device::Cuda(0), ..options.clone() };
-        let mut session = self.engine.load(program, &options)?;
-        if self.records {
-            session.record_runs();
+        if !self.captures {
+            return Ok(Box::new(ReadByCpu(self.engine.load_program(program, &options)?)));
         }
-        Ok(Box::new(ReadByCpu { session, records: self.records }))
+        let mut session = self.engine.load_cuda_program(program, &options)?;
+        session.capture_cuda_graphs();
+        Ok(Box::new(Captured(session)))
     }
 
     fn load_file(
@@ -73,57 +81,78 @@ impl Engine for OnGpu {
         inputs: &[String],
         outputs: &[(String, DType)],
         options: &LoadOptions,
-    ) -> Result<Box<dyn Session>> {
+    ) -> Result<Box<dyn EngineSession>> {
         let options = LoadOptions { device: Device::Cuda(0), ..options.clone() };
         let session = self.engine.load_file(file, inputs, outputs, &options)?;
-        Ok(Box::new(ReadByCpu { session, records: false }))
+        Ok(Box::new(ReadByCpu(session)))
     }
 }
 
-impl Session for ReadByCpu {
+fn on_host(results: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    results.iter().map(|result| to_host(result)?.wait_fence_on_host()).collect()
+}
+
+impl EngineSession for ReadByCpu {
     fn computes_in_place(&self) -> bool {
-        self.session.computes_in_place()
+        self.0.computes_in_place()
     }
 
-    fn run(&mut self, inputs: &[Tensor], outputs: Vec<Option<TensorMut>>) -> Result<Vec<Tensor>> {
-        if self.records && outputs.iter().all(Option::is_none) {
-            // Until it is played, or it is clear that it never will.
-            let (before, begun) = (self.session.played_runs(), Instant::now());
-            while self.session.played_runs() == before && begun.elapsed() < Duration::from_secs(1) {
-                self.session.run(inputs, outputs.iter().map(|_| None).collect())?;
+    fn run_inference(
+        &mut self,
+        inputs: &[Tensor],
+        outputs: Vec<Option<TensorMut>>,
+    ) -> Result<Vec<Tensor>> {
+        on_host(self.0.run_inference(inputs, outputs)?)
+    }
+}
+
+impl EngineSession for Captured {
+    fn computes_in_place(&self) -> bool {
+        self.0.computes_in_place()
+    }
+
+    fn run_inference(
+        &mut self,
+        inputs: &[Tensor],
+        outputs: Vec<Option<TensorMut>>,
+    ) -> Result<Vec<Tensor>> {
+        if outputs.iter().all(Option::is_none) {
+            // Until it is replayed, or it is clear that it never will.
+            let (before, begun) = (self.0.replayed_runs(), Instant::now());
+            while self.0.replayed_runs() == before && begun.elapsed() < Duration::from_secs(1) {
+                self.0.run_inference(inputs, outputs.iter().map(|_| None).collect())?;
                 std::thread::sleep(Duration::from_millis(5));
             }
-            PLAYED.fetch_add(self.session.played_runs() - before, Ordering::Relaxed);
+            REPLAYED.fetch_add(self.0.replayed_runs() - before, Ordering::Relaxed);
         }
-        let results = self.session.run(inputs, outputs)?;
-        results.iter().map(|result| to_host(result)?.settled()).collect()
+        on_host(self.0.run_inference(inputs, outputs)?)
     }
 }
 
 #[test]
 fn onnx_runtime_keeps_the_promises_of_an_engine_on_a_gpu() {
-    if let Err(error) = tessera_cuda::devices() {
+    if let Err(error) = tessera_cuda::list_gpus() {
         eprintln!("SKIPPED on the GPU: {error}");
         return;
     }
     match OnnxRuntime::new() {
-        Ok(engine) => pass(&OnGpu { engine, records: false }),
+        Ok(engine) => pass(&OnGpu { engine, captures: false }),
         Err(error) => eprintln!("SKIPPED on the GPU: {error}"),
     }
 }
 
 #[test]
-fn onnx_runtime_keeps_the_promises_of_an_engine_when_runs_are_recorded() {
-    if let Err(error) = tessera_cuda::devices() {
+fn onnx_runtime_keeps_the_promises_of_an_engine_when_runs_are_captured() {
+    if let Err(error) = tessera_cuda::list_gpus() {
         eprintln!("SKIPPED on the GPU: {error}");
         return;
     }
     match OnnxRuntime::new() {
         Ok(engine) => {
-            pass(&OnGpu { engine, records: true });
-            let played = PLAYED.load(Ordering::Relaxed);
-            println!("{played} runs were played");
-            assert!(played >= 8, "{played} runs were played");
+            pass(&OnGpu { engine, captures: true });
+            let replayed = REPLAYED.load(Ordering::Relaxed);
+            println!("{replayed} runs were replayed");
+            assert!(replayed >= 8, "{replayed} runs were replayed");
         }
         Err(error) => eprintln!("SKIPPED on the GPU: {error}"),
     }

@@ -9,14 +9,14 @@ use tessera_graph::{ScoreKind, normalised_entropy};
 const KINDS: [ScoreKind; 2] = [ScoreKind::Logits, ScoreKind::Probabilities];
 
 fn has_gpu() -> bool {
-    let found = tessera_cuda::devices();
+    let found = tessera_cuda::list_gpus();
     found.inspect_err(|error| eprintln!("SKIPPED on the GPU: {error}")).is_ok()
 }
 
 fn on_gpu(scores: &Tensor, kind: ScoreKind) -> Option<Vec<f64>> {
     let there = to_gpu(0, scores).unwrap();
     let found = entropy_on_device(&there, kind == ScoreKind::Probabilities).unwrap()?;
-    Some(found.settled().unwrap().to_f64().unwrap())
+    Some(found.wait_fence_on_host().unwrap().to_f64().unwrap())
 }
 
 /// Numbers that look random, from 0 to 1.

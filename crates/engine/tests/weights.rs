@@ -8,9 +8,9 @@ use std::num::NonZeroUsize;
 use std::sync::Mutex;
 
 use tessera_core::{ContentHash, DType, Tensor, TensorType};
-use tessera_engine::{Engine, LoadOptions, OnnxRuntime, Rten, Session};
+use tessera_engine::{Engine, EngineSession, LoadOptions, OnnxRuntime, Rten};
 use tessera_graph::builder::GraphBuilder;
-use tessera_graph::{NoExternalData, Split, infer, onnx, split};
+use tessera_graph::{NoExternalData, Split, infer, onnx, split_into_chain};
 use tessera_repository::Repository;
 
 const WIDTH: usize = 2048;
@@ -23,23 +23,23 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// A repository with one block of 64 MB of weights.
 fn store(folder: &std::path::Path) -> (Repository, ContentHash, Vec<TensorType>) {
     let mut builder = GraphBuilder::new("wide");
-    let mut value = builder.input("x", DType::F32, [1, WIDTH]);
+    let mut value = builder.add_input("x", DType::F32, [1, WIDTH]);
     for layer in 0..LAYERS {
         let mut data = Vec::with_capacity(WIDTH * WIDTH * size_of::<f32>());
         for index in 0..WIDTH * WIDTH {
             let element = ((index * 31 + layer * 7919) % 1021) as f32 / 1021.0 - 0.5;
             data.extend_from_slice(&(element / 16.0).to_le_bytes());
         }
-        let w = builder.weight_raw("w", DType::F32.onnx(), &[WIDTH, WIDTH], data.into());
-        value = builder.node("MatMul", &[&value, &w], []);
+        let w = builder.add_raw_weight("w", DType::F32.to_onnx(), &[WIDTH, WIDTH], data.into());
+        value = builder.add_node("MatMul", &[&value, &w], []);
     }
-    builder.output(&value);
-    let graph = onnx::read::from_proto(builder.build(), &mut NoExternalData).unwrap();
-    let types = infer::infer(&graph, &BTreeMap::new()).unwrap();
-    let partition = split(&graph, &types, &Split::Blocks(1), &[]).unwrap();
+    builder.add_output(&value);
+    let graph = onnx::read::from_proto(builder.build_model(), &mut NoExternalData).unwrap();
+    let types = infer::infer_types(&graph, &BTreeMap::new()).unwrap();
+    let partition = split_into_chain(&graph, &types, &Split::Blocks(1), &[]).unwrap();
     assert_eq!(partition.weight_bytes() as u64, WEIGHT_BYTES);
     let repository = Repository::open_or_create(folder).unwrap();
-    repository.put("wide", &partition).unwrap();
+    repository.put_model("wide", &partition).unwrap();
     let inputs = partition.graph.inputs.iter();
     let inputs = inputs.map(|port| port.tensor_type.clone()).collect();
     (repository, partition.graph.blocks[0].block, inputs)
@@ -53,10 +53,10 @@ fn resident_bytes() -> u64 {
     kilobytes.parse::<u64>().unwrap() * 1024
 }
 
-fn run(session: &mut dyn Session) -> Vec<f64> {
+fn run(session: &mut dyn EngineSession) -> Vec<f64> {
     let values: Vec<f32> = (0..WIDTH).map(|index| (index % 7) as f32 - 3.0).collect();
     let x = Tensor::from_f32(&[1, WIDTH], &values).unwrap();
-    session.run(&[x], vec![None]).unwrap()[0].to_f64().unwrap()
+    session.run_inference(&[x], vec![None]).unwrap()[0].to_f64().unwrap()
 }
 
 fn further_sessions_share_the_weights(engine: &dyn Engine) {
@@ -66,14 +66,14 @@ fn further_sessions_share_the_weights(engine: &dyn Engine) {
     let load = |threads: usize| {
         let threads = NonZeroUsize::new(threads).unwrap();
         let options = LoadOptions { threads, ..LoadOptions::default() };
-        let program = repository.program(block).unwrap();
+        let program = repository.load_program(block).unwrap();
         let program = program.with_input_types(&inputs).unwrap();
-        engine.load(&program, &options).unwrap()
+        engine.load_program(&program, &options).unwrap()
     };
     let mut first = load(1);
     let expected = run(first.as_mut());
     let before = resident_bytes();
-    let mut more: Vec<Box<dyn Session>> = (1..=4).map(load).collect();
+    let mut more: Vec<Box<dyn EngineSession>> = (1..=4).map(load).collect();
     for session in &mut more {
         assert!(near(&run(session.as_mut()), &expected));
     }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// `hops[k]` is what a cut before segment `k + 1` hands over. Returns the indices of the segments
 /// that start a run after the first. Cuts at `forced` indices are always among them. `None` where
 /// there are not enough places to cut.
-pub(crate) fn balance(
+pub(crate) fn balance_segments(
     costs: &[u64],
     hops: &[u64],
     blocks: usize,
@@ -17,20 +17,20 @@ pub(crate) fn balance(
     if blocks == 0 || blocks > costs.len() || forced.len() + 1 > blocks {
         return None;
     }
-    let runs = Runs::new(costs, forced);
+    let runs = SegmentRuns::new(costs, forced);
     let limit = runs.cheapest_worst(blocks)?;
     runs.smallest_hops(blocks, hops, limit)
 }
 
 /// The runs of segments that a block may be.
-struct Runs {
+struct SegmentRuns {
     /// Cost of all segments before each.
     sums: Vec<u64>,
     /// Per end of a run, the earliest place where it may start: it may not cross a forced cut.
     barrier: Vec<usize>,
 }
 
-impl Runs {
+impl SegmentRuns {
     fn new(costs: &[u64], forced: &[usize]) -> Self {
         let mut sums = vec![0u64];
         for cost in costs {
@@ -45,19 +45,19 @@ impl Runs {
     }
 
     /// One more than the number of segments: where runs can end, from 0.
-    fn ends(&self) -> usize {
+    fn end_count(&self) -> usize {
         self.sums.len()
     }
 
-    fn cost(&self, from: usize, to: usize) -> u64 {
+    fn run_cost(&self, from: usize, to: usize) -> u64 {
         self.sums[to] - self.sums[from]
     }
 
     /// The cost of the most expensive run, where that is as cheap as possible.
     fn cheapest_worst(&self, blocks: usize) -> Option<u64> {
         // best[end]: cheapest possible worst for the first `end` segments in the runs so far.
-        let mut best: Vec<Option<u64>> = (0..self.ends())
-            .map(|end| (end > 0 && self.barrier[end] == 0).then(|| self.cost(0, end)))
+        let mut best: Vec<Option<u64>> = (0..self.end_count())
+            .map(|end| (end > 0 && self.barrier[end] == 0).then(|| self.run_cost(0, end)))
             .collect();
         for _ in 1..blocks {
             // Where the runs so far can end at all is one stretch.
@@ -75,34 +75,35 @@ impl Runs {
                 let (mut left, mut right) = (low, high);
                 while left < right {
                     let middle = left.midpoint(right);
-                    match before(middle) >= self.cost(middle, end) {
-                        true => right = middle,
-                        false => left = middle + 1,
+                    if before(middle) >= self.run_cost(middle, end) {
+                        right = middle;
+                    } else {
+                        left = middle + 1;
                     }
                 }
-                let worst = |start: usize| before(start).max(self.cost(start, end));
+                let worst = |start: usize| before(start).max(self.run_cost(start, end));
                 let crossing = worst(left);
                 Some(if left > low { crossing.min(worst(left - 1)) } else { crossing })
             };
-            best = (0..self.ends()).map(next).collect();
+            best = (0..self.end_count()).map(next).collect();
         }
-        best[self.ends() - 1]
+        best[self.end_count() - 1]
     }
 
     /// The starts of runs that hand over least, none of them more expensive than `limit`.
     fn smallest_hops(&self, blocks: usize, hops: &[u64], limit: u64) -> Option<Vec<usize>> {
         // least[end]: smallest sum of hops for the first `end` segments in the runs so far.
-        let fits = |from: usize, end: usize| self.cost(from, end) <= limit;
-        let mut least: Vec<Option<u64>> = (0..self.ends())
+        let fits = |from: usize, end: usize| self.run_cost(from, end) <= limit;
+        let mut least: Vec<Option<u64>> = (0..self.end_count())
             .map(|end| (end > 0 && self.barrier[end] == 0 && fits(0, end)).then_some(0))
             .collect();
         let mut from: Vec<Vec<usize>> = Vec::new();
         for _ in 1..blocks {
-            let mut next = vec![None; self.ends()];
-            let mut starts = vec![0; self.ends()];
+            let mut next = vec![None; self.end_count()];
+            let mut starts = vec![0; self.end_count()];
             // Starts that may still be the best, the best in front; both edges only move on.
             let mut window: VecDeque<(usize, u64)> = VecDeque::new();
-            for end in 1..self.ends() {
+            for end in 1..self.end_count() {
                 let start = end - 1;
                 if let Some(sum) = least[start].filter(|_| start > 0) {
                     let sum = sum.saturating_add(hops.get(start - 1).copied().unwrap_or(0));
@@ -123,7 +124,7 @@ impl Runs {
             least = next;
             from.push(starts);
         }
-        let mut end = self.ends() - 1;
+        let mut end = self.end_count() - 1;
         least[end]?;
         let mut cuts = Vec::with_capacity(blocks - 1);
         for starts in from.iter().rev() {
@@ -170,7 +171,7 @@ mod tests {
                     .collect()
             };
             let best = allowed.iter().map(|cuts| worst(&costs, cuts)).min();
-            let found = balance(&costs, &hops, blocks, &forced);
+            let found = balance_segments(&costs, &hops, blocks, &forced);
             prop_assert_eq!(found.as_ref().map(|cuts| worst(&costs, cuts)), best);
             if let Some(cuts) = found {
                 prop_assert!(allowed.contains(&cuts));

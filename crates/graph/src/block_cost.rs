@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use crate::block_graph::{Port, Source};
+use crate::block_graph::{TensorPort, TensorSource};
 use crate::cost::{Cost, is_parameter, node_cost};
-use crate::infer::Types;
+use crate::infer::InferredTypes;
 use crate::model::{Graph, ValueId};
 use crate::partition::Partition;
 
@@ -14,7 +14,7 @@ use crate::partition::Partition;
 /// constants stands between; inputs and outputs are those of the block, not of its nodes.
 pub fn block_cost(
     graph: &Graph,
-    types: &Types,
+    types: &InferredTypes,
     partition: &Partition,
     block: usize,
 ) -> (Cost, bool) {
@@ -30,7 +30,7 @@ pub fn block_cost(
         let part = node_cost(graph, types, id);
         known &= part.known;
         cost.flops = cost.flops.saturating_add(part.cost.flops);
-        pending.extend(graph.node(id).uses());
+        pending.extend(graph.node(id).used_values());
     }
     while let Some(value) = pending.pop() {
         if !graph.is_constant(value) || !weights.insert(value) {
@@ -39,23 +39,25 @@ pub fn block_cost(
         if let Some(weight) = graph.weight(value) {
             cost.weight_bytes = cost.weight_bytes.saturating_add(weight.byte_len() as u64);
             if weight.tensor_type().is_some_and(|known| is_parameter(known.dtype)) {
-                cost.parameters = cost.parameters.saturating_add(weight.count() as u64);
+                cost.parameters = cost.parameters.saturating_add(weight.element_count() as u64);
             }
         }
         if let Some(made) = graph.producer(value) {
-            pending.extend(graph.node(made).uses());
+            pending.extend(graph.node(made).used_values());
         }
     }
-    let mut bytes = |ports: &mut dyn Iterator<Item = &Port>| {
+    let mut bytes = |ports: &mut dyn Iterator<Item = &TensorPort>| {
         ports.fold(0u64, |sum, port| {
             let size = port_bytes(port);
             known &= size.is_some();
             sum.saturating_add(size.unwrap_or(0))
         })
     };
-    let source = |source: &Source| match *source {
-        Source::Input(index) => partition.graph.inputs.get(index),
-        Source::Block { block, output } => partition.graph.blocks.get(block)?.outputs.get(output),
+    let source = |source: &TensorSource| match *source {
+        TensorSource::Input(index) => partition.graph.inputs.get(index),
+        TensorSource::Block { block, output } => {
+            partition.graph.blocks.get(block)?.outputs.get(output)
+        }
     };
     cost.input_bytes = bytes(&mut node.inputs.iter().filter_map(source));
     cost.output_bytes = bytes(&mut node.outputs.iter());
@@ -63,9 +65,9 @@ pub fn block_cost(
 }
 
 /// The bytes of a tensor; open dimensions count as one.
-fn port_bytes(port: &Port) -> Option<u64> {
+fn port_bytes(port: &TensorPort) -> Option<u64> {
     let dims = port.tensor_type.dims.as_ref()?;
-    let shape: Vec<usize> = dims.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
+    let shape: Vec<usize> = dims.iter().map(|dim| dim.fixed_size().unwrap_or(1)).collect();
     let count = tessera_core::element_count(&shape)?;
-    Some(port.tensor_type.dtype.bytes(count)? as u64)
+    Some(port.tensor_type.dtype.byte_len(count)? as u64)
 }

@@ -9,7 +9,7 @@ use crate::exits::Exit;
 
 /// A named place where a tensor enters or leaves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Port {
+pub struct TensorPort {
     /// Name of the tensor in the model's file.
     pub name: String,
     /// Its type, as far as it is known.
@@ -20,7 +20,7 @@ pub struct Port {
 /// Where a tensor comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum TensorSource {
     /// An input of the model, by index.
     Input(usize),
     /// An output of a block.
@@ -38,26 +38,26 @@ pub struct BlockNode {
     /// Which block.
     pub block: ContentHash,
     /// Where its inputs come from, in the block's order.
-    pub inputs: Vec<Source>,
+    pub inputs: Vec<TensorSource>,
     /// Its outputs, in the block's order.
-    pub outputs: Vec<Port>,
+    pub outputs: Vec<TensorPort>,
 }
 
 /// A model cut into blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockGraph {
     /// What a caller supplies.
-    pub inputs: Vec<Port>,
+    pub inputs: Vec<TensorPort>,
     /// The blocks in an order in which they can run.
     pub blocks: Vec<BlockNode>,
     /// What a caller gets, and from where; exits are not among them.
-    pub outputs: Vec<(Port, Source)>,
+    pub outputs: Vec<(TensorPort, TensorSource)>,
     /// Side exits, in the order in which they are reached.
     pub exits: Vec<Exit>,
 }
 
 /// Checks tensors against the inputs that they are for.
-pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<()> {
+pub fn check_inputs(ports: &[TensorPort], inputs: &[Tensor]) -> Result<()> {
     if inputs.len() != ports.len() {
         let (found, expected) = (inputs.len(), ports.len());
         return Err(Error::usage(format!("{found} inputs, and the model expects {expected}")));
@@ -65,7 +65,7 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<()> {
     let mut sizes: HashMap<&str, (usize, &str)> = HashMap::new();
     for (port, tensor) in ports.iter().zip(inputs) {
         let expected = &port.tensor_type;
-        if !expected.accepts(tensor.dtype(), tensor.shape()) {
+        if !expected.can_accept(tensor.dtype(), tensor.shape()) {
             return Err(Error::invalid(format!(
                 "input \"{}\" expects {expected}, got {}",
                 port.name,
@@ -102,19 +102,19 @@ impl BlockGraph {
     }
 
     /// The type of the tensor that comes from `source`.
-    pub fn source_type(&self, source: Source) -> Option<&TensorType> {
+    pub fn source_type(&self, source: TensorSource) -> Option<&TensorType> {
         let port = match source {
-            Source::Input(index) => self.inputs.get(index)?,
-            Source::Block { block, output } => self.blocks.get(block)?.outputs.get(output)?,
+            TensorSource::Input(index) => self.inputs.get(index)?,
+            TensorSource::Block { block, output } => self.blocks.get(block)?.outputs.get(output)?,
         };
         Some(&port.tensor_type)
     }
 
     /// Whether every source refers to an earlier block or to an input that exists.
     pub fn is_sound(&self) -> bool {
-        let exists = |source: &Source, before: usize| match *source {
-            Source::Input(index) => index < self.inputs.len(),
-            Source::Block { block, output } => {
+        let exists = |source: &TensorSource, before: usize| match *source {
+            TensorSource::Input(index) => index < self.inputs.len(),
+            TensorSource::Block { block, output } => {
                 block < before && self.blocks.get(block).is_some_and(|b| output < b.outputs.len())
             }
         };

@@ -2,7 +2,8 @@
 //!
 //! A body may use values of the graph around it. Here every such capture becomes `@0`, `@1`, … in
 //! the order in which the body meets them, every local value `.depth.number`, and the nodes stand
-//! in the order in which the outputs need them: two bodies that compute the same then look the same.
+//! in the order in which the outputs need them: two bodies that compute the same then look the
+//! same.
 
 use std::collections::HashMap;
 
@@ -15,15 +16,16 @@ use crate::onnx::{
 use crate::operators::{self, canonical_domain};
 
 /// Brings the bodies among `attributes` into their one form; returns the captured names.
-pub(crate) fn normalise(
+pub(crate) fn normalise_bodies(
     attributes: &mut [AttributeProto],
     opsets: &std::collections::BTreeMap<String, i64>,
 ) -> Result<Vec<String>> {
-    let mut captures = Captures::default();
+    let mut captures = BodyCaptures::default();
     for attribute in attributes {
         for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
             let taken = std::mem::take(graph);
-            *graph = Body::new(taken, 0, opsets)?.write(&mut |name| captures.placeholder(name))?;
+            *graph = BodyNormaliser::new(taken, 0, opsets)?
+                .write_body(&mut |name| captures.placeholder_for(name))?;
         }
     }
     Ok(captures.names)
@@ -31,7 +33,7 @@ pub(crate) fn normalise(
 
 /// Replaces `@k` by `names[k]` in the bodies among `attributes`.
 pub(crate) fn restore_captures(attributes: &mut [AttributeProto], names: &[String]) {
-    fn restore(name: &mut String, names: &[String]) {
+    fn restore_name(name: &mut String, names: &[String]) {
         let index = name.strip_prefix('@').and_then(|digits| digits.parse::<usize>().ok());
         if let Some(actual) = index.and_then(|index| names.get(index)) {
             actual.clone_into(name);
@@ -39,12 +41,12 @@ pub(crate) fn restore_captures(attributes: &mut [AttributeProto], names: &[Strin
     }
     for graph in attributes.iter_mut().flat_map(|a| a.g.iter_mut().chain(&mut a.graphs)) {
         for node in &mut graph.node {
-            node.input.iter_mut().for_each(|name| restore(name, names));
+            node.input.iter_mut().for_each(|name| restore_name(name, names));
             restore_captures(&mut node.attribute, names);
         }
         for output in &mut graph.output {
             let mut name = output.name().to_owned();
-            restore(&mut name, names);
+            restore_name(&mut name, names);
             output.name = Some(name);
         }
     }
@@ -64,13 +66,13 @@ pub(crate) fn operators_within<'a>(
 }
 
 #[derive(Default)]
-struct Captures {
+struct BodyCaptures {
     names: Vec<String>,
     known: HashMap<String, String>,
 }
 
-impl Captures {
-    fn placeholder(&mut self, name: &str) -> String {
+impl BodyCaptures {
+    fn placeholder_for(&mut self, name: &str) -> String {
         if let Some(known) = self.known.get(name) {
             return known.clone();
         }
@@ -81,7 +83,7 @@ impl Captures {
     }
 }
 
-struct Body<'a> {
+struct BodyNormaliser<'a> {
     graph: GraphProto,
     depth: usize,
     opsets: &'a std::collections::BTreeMap<String, i64>,
@@ -93,7 +95,7 @@ struct Body<'a> {
     written: GraphProto,
 }
 
-impl<'a> Body<'a> {
+impl<'a> BodyNormaliser<'a> {
     fn new(
         mut graph: GraphProto,
         depth: usize,
@@ -140,10 +142,10 @@ impl<'a> Body<'a> {
         })
     }
 
-    fn write(mut self, outer: &mut dyn FnMut(&str) -> String) -> Result<GraphProto> {
+    fn write_body(mut self, outer: &mut dyn FnMut(&str) -> String) -> Result<GraphProto> {
         self.written.name = Some("body".to_owned());
         for mut input in std::mem::take(&mut self.graph.input) {
-            let name = self.local(input.name().to_owned());
+            let name = self.name_local(input.name().to_owned());
             input.name = Some(name);
             input.doc_string = None;
             input.metadata_props.clear();
@@ -152,7 +154,7 @@ impl<'a> Body<'a> {
         }
         let outputs = std::mem::take(&mut self.graph.output);
         for output in &outputs {
-            self.visit(output.name(), outer)?;
+            self.write_needed_nodes(output.name(), outer)?;
         }
         for mut output in outputs {
             let name = self.name_of(output.name(), outer)?;
@@ -165,24 +167,28 @@ impl<'a> Body<'a> {
         Ok(self.written)
     }
 
-    fn local(&mut self, name: String) -> String {
+    fn name_local(&mut self, name: String) -> String {
         let new = format!(".{}.{}", self.depth, self.names.len());
         self.names.insert(name, new.clone());
         new
     }
 
     /// Writes the nodes that `name` needs and that are not written yet, deepest first.
-    fn visit(&mut self, name: &str, outer: &mut dyn FnMut(&str) -> String) -> Result<()> {
-        enum Step {
+    fn write_needed_nodes(
+        &mut self,
+        name: &str,
+        outer: &mut dyn FnMut(&str) -> String,
+    ) -> Result<()> {
+        enum BodyStep {
             Enter(usize),
             Leave(usize),
         }
         let mut entered = std::collections::HashSet::new();
-        let mut steps: Vec<Step> =
-            self.producer.get(name).map(|&node| Step::Enter(node)).into_iter().collect();
+        let mut steps: Vec<BodyStep> =
+            self.producer.get(name).map(|&node| BodyStep::Enter(node)).into_iter().collect();
         while let Some(step) = steps.pop() {
             match step {
-                Step::Enter(index) => {
+                BodyStep::Enter(index) => {
                     if self.is_written(index) {
                         continue;
                     }
@@ -194,15 +200,15 @@ impl<'a> Body<'a> {
                             node.op_type()
                         )));
                     }
-                    steps.push(Step::Leave(index));
+                    steps.push(BodyStep::Leave(index));
                     let mut needed: Vec<String> = node.input.clone();
                     free_names(&node.attribute, &mut needed);
                     let producers =
                         needed.iter().filter_map(|name| self.producer.get(name).copied());
                     let producers: Vec<usize> = producers.collect();
-                    steps.extend(producers.into_iter().rev().map(Step::Enter));
+                    steps.extend(producers.into_iter().rev().map(BodyStep::Enter));
                 }
-                Step::Leave(index) => {
+                BodyStep::Leave(index) => {
                     entered.remove(&index);
                     if !self.is_written(index) {
                         self.write_node(index, outer)?;
@@ -230,7 +236,7 @@ impl<'a> Body<'a> {
             ))
         })?;
         operators::since_version(&domain, node.op_type(), opset)
-            .map_err(|error| error.within(format!("node \"{}\" in a body", node.name())))?;
+            .map_err(|error| error.with_context(format!("node \"{}\" in a body", node.name())))?;
         let mut inputs = Vec::with_capacity(node.input.len());
         for name in &node.input {
             inputs.push(if name.is_empty() { String::new() } else { self.name_of(name, outer)? });
@@ -239,11 +245,11 @@ impl<'a> Body<'a> {
         let (depth, opsets) = (self.depth + 1, self.opsets);
         for attribute in &mut node.attribute {
             attribute.doc_string = None;
-            tensors::normalise(attribute)?;
+            tensors::normalise_attribute(attribute)?;
             for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
                 let taken = std::mem::take(graph);
                 let mut failed = None;
-                let body = Body::new(taken, depth, opsets)?.write(&mut |name| {
+                let body = BodyNormaliser::new(taken, depth, opsets)?.write_body(&mut |name| {
                     self.name_of(name, outer).unwrap_or_else(|error| {
                         failed.get_or_insert(error);
                         String::new()
@@ -258,7 +264,7 @@ impl<'a> Body<'a> {
         let outputs = node
             .output
             .iter()
-            .map(|name| if name.is_empty() { String::new() } else { self.local(name.clone()) })
+            .map(|name| if name.is_empty() { String::new() } else { self.name_local(name.clone()) })
             .collect();
         self.written.node.push(NodeProto {
             input: inputs,
@@ -277,9 +283,9 @@ impl<'a> Body<'a> {
             return Ok(known.clone());
         }
         if let Some(tensor) = self.initializers.remove(name) {
-            let weight = tensors::weight(tensor)
-                .map_err(|error| error.within(format!("tensor \"{name}\" in a body")))?;
-            let new = self.local(name.to_owned());
+            let weight = tensors::weight_from_tensor(tensor)
+                .map_err(|error| error.with_context(format!("tensor \"{name}\" in a body")))?;
+            let new = self.name_local(name.to_owned());
             self.written.initializer.push(tensors::inline_tensor(new.clone(), &weight));
             return Ok(new);
         }

@@ -81,73 +81,73 @@ impl GraphBuilder {
 
     /// The same graph for another version of the operators (17 unless told).
     #[must_use]
-    pub fn opset(mut self, version: i64) -> Self {
+    pub fn with_opset(mut self, version: i64) -> Self {
         self.opset = version;
         self
     }
 
     /// Adds an input; returns its name.
-    pub fn input(&mut self, name: &str, dtype: DType, dims: impl IntoDims) -> String {
-        let name = unique(&mut self.values, name);
+    pub fn add_input(&mut self, name: &str, dtype: DType, dims: impl IntoDims) -> String {
+        let name = unique_name(&mut self.values, name);
         self.graph.input.push(value_info(&name, dtype, Some(dims.into_dims())));
         name
     }
 
     /// Adds an input of which only the dtype is known; returns its name.
-    pub fn input_of_any_shape(&mut self, name: &str, dtype: DType) -> String {
-        let name = unique(&mut self.values, name);
+    pub fn add_input_of_any_shape(&mut self, name: &str, dtype: DType) -> String {
+        let name = unique_name(&mut self.values, name);
         self.graph.input.push(value_info(&name, dtype, None));
         name
     }
 
     /// Makes `value` an output, without saying of what type.
-    pub fn output(&mut self, value: &str) {
+    pub fn add_output(&mut self, value: &str) {
         self.graph
             .output
             .push(ValueInfoProto { name: Some(value.to_owned()), ..ValueInfoProto::default() });
     }
 
     /// Makes `value` an output of this type.
-    pub fn output_typed(&mut self, value: &str, dtype: DType, dims: impl IntoDims) {
+    pub fn add_typed_output(&mut self, value: &str, dtype: DType, dims: impl IntoDims) {
         self.graph.output.push(value_info(value, dtype, Some(dims.into_dims())));
     }
 
     /// Makes `value` an output of which only the dtype is known.
-    pub fn output_of_any_shape(&mut self, value: &str, dtype: DType) {
+    pub fn add_output_of_any_shape(&mut self, value: &str, dtype: DType) {
         self.graph.output.push(value_info(value, dtype, None));
     }
 
     /// Declares the type of a value between nodes.
-    pub fn declare(&mut self, value: &str, dtype: DType, dims: impl IntoDims) {
+    pub fn declare_type(&mut self, value: &str, dtype: DType, dims: impl IntoDims) {
         self.graph.value_info.push(value_info(value, dtype, Some(dims.into_dims())));
     }
 
     /// Adds an f32 weight; returns its name.
-    pub fn weight(&mut self, name: &str, dims: &[usize], data: Vec<f32>) -> String {
-        self.initializer(f32_tensor(name, dims, &data))
+    pub fn add_weight(&mut self, name: &str, dims: &[usize], data: Vec<f32>) -> String {
+        self.add_initializer(f32_tensor(name, dims, &data))
     }
 
     /// Adds an i64 weight; returns its name.
-    pub fn weight_i64(&mut self, name: &str, dims: &[usize], data: Vec<i64>) -> String {
-        self.initializer(i64_tensor(name, dims, &data))
+    pub fn add_i64_weight(&mut self, name: &str, dims: &[usize], data: Vec<i64>) -> String {
+        self.add_initializer(i64_tensor(name, dims, &data))
     }
 
     /// Adds a weight from its little-endian bytes; returns its name.
     ///
     /// `data_type` is a number of ONNX's `TensorProto.DataType`, known to Tessera or not.
-    pub fn weight_raw(
+    pub fn add_raw_weight(
         &mut self,
         name: &str,
         data_type: i32,
         dims: &[usize],
         data: Bytes,
     ) -> String {
-        self.initializer(raw_tensor(name, data_type, dims, data))
+        self.add_initializer(raw_tensor(name, data_type, dims, data))
     }
 
     /// Adds a weight that is a tensor already; returns its name.
-    pub fn initializer(&mut self, mut tensor: TensorProto) -> String {
-        let name = unique(&mut self.values, tensor.name.as_deref().unwrap_or("weight"));
+    pub fn add_initializer(&mut self, mut tensor: TensorProto) -> String {
+        let name = unique_name(&mut self.values, tensor.name.as_deref().unwrap_or("weight"));
         tensor.name = Some(name.clone());
         self.graph.initializer.push(tensor);
         name
@@ -156,31 +156,31 @@ impl GraphBuilder {
     /// Adds a node with one output and a made-up name; returns the output's name.
     ///
     /// An input that is left out is the empty name.
-    pub fn node(
+    pub fn add_node(
         &mut self,
         op_type: &str,
         inputs: &[&str],
         attributes: impl IntoIterator<Item = AttributeProto>,
     ) -> String {
         let name = self.made_up_name(op_type);
-        self.node_named(&name, op_type, inputs, attributes)
+        self.add_named_node(&name, op_type, inputs, attributes)
     }
 
     /// Adds a node with one output, `<name>_output_0`; returns the output's name.
-    pub fn node_named(
+    pub fn add_named_node(
         &mut self,
         name: &str,
         op_type: &str,
         inputs: &[&str],
         attributes: impl IntoIterator<Item = AttributeProto>,
     ) -> String {
-        let output = unique(&mut self.values, &format!("{name}_output_0"));
-        self.node_into(name, op_type, inputs, &[&output], attributes);
+        let output = unique_name(&mut self.values, &format!("{name}_output_0"));
+        self.add_node_into(name, op_type, inputs, &[&output], attributes);
         output
     }
 
     /// Adds a node with `outputs` outputs and a made-up name; returns the outputs' names.
-    pub fn node_multi(
+    pub fn add_node_with_outputs(
         &mut self,
         op_type: &str,
         inputs: &[&str],
@@ -189,15 +189,15 @@ impl GraphBuilder {
     ) -> Vec<String> {
         let name = self.made_up_name(op_type);
         let outputs: Vec<String> = (0..outputs)
-            .map(|number| unique(&mut self.values, &format!("{name}_output_{number}")))
+            .map(|number| unique_name(&mut self.values, &format!("{name}_output_{number}")))
             .collect();
         let names: Vec<&str> = outputs.iter().map(String::as_str).collect();
-        self.node_into(&name, op_type, inputs, &names, attributes);
+        self.add_node_into(&name, op_type, inputs, &names, attributes);
         outputs
     }
 
     /// Adds a node whose outputs have these very names.
-    pub fn node_into(
+    pub fn add_node_into(
         &mut self,
         name: &str,
         op_type: &str,
@@ -205,7 +205,7 @@ impl GraphBuilder {
         outputs: &[&str],
         attributes: impl IntoIterator<Item = AttributeProto>,
     ) {
-        let name = unique(&mut self.nodes, name);
+        let name = unique_name(&mut self.nodes, name);
         self.values.extend(outputs.iter().map(|&output| output.to_owned()));
         self.graph.node.push(NodeProto {
             input: inputs.iter().map(|&input| input.to_owned()).collect(),
@@ -223,7 +223,7 @@ impl GraphBuilder {
     }
 
     /// The graph as a model.
-    pub fn build(self) -> ModelProto {
+    pub fn build_model(self) -> ModelProto {
         ModelProto {
             ir_version: Some(IR_VERSION),
             opset_import: vec![OperatorSetIdProto {
@@ -242,7 +242,7 @@ impl GraphBuilder {
 }
 
 /// Takes `wanted`, or the first of `wanted_1`, `wanted_2`, … that is free.
-fn unique(taken: &mut HashSet<String>, wanted: &str) -> String {
+fn unique_name(taken: &mut HashSet<String>, wanted: &str) -> String {
     let mut name = wanted.to_owned();
     let mut number = 0;
     while !taken.insert(name.clone()) {
@@ -254,8 +254,8 @@ fn unique(taken: &mut HashSet<String>, wanted: &str) -> String {
 
 fn value_info(name: &str, dtype: DType, dims: Option<Vec<Dim>>) -> ValueInfoProto {
     let shape =
-        dims.map(|dims| TensorShapeProto { dim: dims.into_iter().map(dimension).collect() });
-    let tensor = type_proto::Tensor { elem_type: Some(dtype.onnx()), shape };
+        dims.map(|dims| TensorShapeProto { dim: dims.into_iter().map(proto_dimension).collect() });
+    let tensor = type_proto::Tensor { elem_type: Some(dtype.to_onnx()), shape };
     ValueInfoProto {
         name: Some(name.to_owned()),
         r#type: Some(TypeProto {
@@ -266,7 +266,7 @@ fn value_info(name: &str, dtype: DType, dims: Option<Vec<Dim>>) -> ValueInfoProt
     }
 }
 
-fn dimension(dim: Dim) -> Dimension {
+fn proto_dimension(dim: Dim) -> Dimension {
     let value = match dim {
         Dim::Fixed(size) => Some(dimension::Value::DimValue(size as i64)),
         Dim::Symbol(name) => Some(dimension::Value::DimParam(name)),
@@ -289,47 +289,47 @@ pub fn raw_tensor(name: &str, data_type: i32, dims: &[usize], data: Bytes) -> Te
 /// An f32 tensor.
 pub fn f32_tensor(name: &str, dims: &[usize], data: &[f32]) -> TensorProto {
     let bytes: Vec<u8> = data.iter().flat_map(|value| value.to_le_bytes()).collect();
-    raw_tensor(name, DType::F32.onnx(), dims, bytes.into())
+    raw_tensor(name, DType::F32.to_onnx(), dims, bytes.into())
 }
 
 /// An i64 tensor.
 pub fn i64_tensor(name: &str, dims: &[usize], data: &[i64]) -> TensorProto {
     let bytes: Vec<u8> = data.iter().flat_map(|value| value.to_le_bytes()).collect();
-    raw_tensor(name, DType::I64.onnx(), dims, bytes.into())
+    raw_tensor(name, DType::I64.to_onnx(), dims, bytes.into())
 }
 
 /// An integer attribute.
-pub fn int(name: &str, value: i64) -> AttributeProto {
-    AttributeProto { i: Some(value), ..attribute(name, AttributeType::Int) }
+pub fn int_attribute(name: &str, value: i64) -> AttributeProto {
+    AttributeProto { i: Some(value), ..empty_attribute(name, AttributeType::Int) }
 }
 
 /// An attribute that lists integers.
-pub fn ints(name: &str, values: &[i64]) -> AttributeProto {
-    AttributeProto { ints: values.to_vec(), ..attribute(name, AttributeType::Ints) }
+pub fn ints_attribute(name: &str, values: &[i64]) -> AttributeProto {
+    AttributeProto { ints: values.to_vec(), ..empty_attribute(name, AttributeType::Ints) }
 }
 
 /// A floating-point attribute.
-pub fn float(name: &str, value: f32) -> AttributeProto {
-    AttributeProto { f: Some(value), ..attribute(name, AttributeType::Float) }
+pub fn float_attribute(name: &str, value: f32) -> AttributeProto {
+    AttributeProto { f: Some(value), ..empty_attribute(name, AttributeType::Float) }
 }
 
 /// A text attribute.
-pub fn string(name: &str, value: &str) -> AttributeProto {
+pub fn string_attribute(name: &str, value: &str) -> AttributeProto {
     let value = Bytes::copy_from_slice(value.as_bytes());
-    AttributeProto { s: Some(value), ..attribute(name, AttributeType::String) }
+    AttributeProto { s: Some(value), ..empty_attribute(name, AttributeType::String) }
 }
 
 /// An attribute that holds a tensor.
-pub fn tensor(name: &str, value: TensorProto) -> AttributeProto {
-    AttributeProto { t: Some(value), ..attribute(name, AttributeType::Tensor) }
+pub fn tensor_attribute(name: &str, value: TensorProto) -> AttributeProto {
+    AttributeProto { t: Some(value), ..empty_attribute(name, AttributeType::Tensor) }
 }
 
 /// An attribute that holds a graph, such as a branch of an `If`.
-pub fn graph(name: &str, value: GraphProto) -> AttributeProto {
-    AttributeProto { g: Some(value), ..attribute(name, AttributeType::Graph) }
+pub fn graph_attribute(name: &str, value: GraphProto) -> AttributeProto {
+    AttributeProto { g: Some(value), ..empty_attribute(name, AttributeType::Graph) }
 }
 
-fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
+fn empty_attribute(name: &str, kind: AttributeType) -> AttributeProto {
     AttributeProto {
         name: Some(name.to_owned()),
         r#type: Some(kind as i32),
@@ -345,12 +345,12 @@ mod tests {
     fn a_small_graph_holds_what_was_added_in_order() {
         let mut builder = GraphBuilder::new("small");
         let batch = Dim::Symbol("batch".to_owned());
-        let x = builder.input("x", DType::F32, [batch.clone(), Dim::Fixed(2)]);
-        let w = builder.weight("w", &[3, 2], vec![1.0; 6]);
-        let hidden = builder.node("Gemm", &[&x, &w], [int("transB", 1)]);
-        let y = builder.node_named("/relu/Relu", "Relu", &[&hidden], []);
-        builder.output_typed(&y, DType::F32, [batch, Dim::Fixed(3)]);
-        let model = builder.build();
+        let x = builder.add_input("x", DType::F32, [batch.clone(), Dim::Fixed(2)]);
+        let w = builder.add_weight("w", &[3, 2], vec![1.0; 6]);
+        let hidden = builder.add_node("Gemm", &[&x, &w], [int_attribute("transB", 1)]);
+        let y = builder.add_named_node("/relu/Relu", "Relu", &[&hidden], []);
+        builder.add_typed_output(&y, DType::F32, [batch, Dim::Fixed(3)]);
+        let model = builder.build_model();
 
         assert_eq!(model.ir_version, Some(8));
         assert_eq!(model.opset_import[0].version, Some(17));
@@ -367,11 +367,11 @@ mod tests {
     #[test]
     fn names_that_are_taken_get_a_number() {
         let mut builder = GraphBuilder::new("names");
-        let x = builder.input("x", DType::F32, [1]);
-        let first = builder.node_named("relu", "Relu", &[&x], []);
-        let second = builder.node_named("relu", "Relu", &[&first], []);
+        let x = builder.add_input("x", DType::F32, [1]);
+        let first = builder.add_named_node("relu", "Relu", &[&x], []);
+        let second = builder.add_named_node("relu", "Relu", &[&first], []);
         assert_ne!(first, second);
-        assert_ne!(builder.weight("x", &[1], vec![0.0]), x);
+        assert_ne!(builder.add_weight("x", &[1], vec![0.0]), x);
         let graph = builder.build_graph();
         assert_eq!(graph.node[1].name.as_deref(), Some("relu_1"));
     }
@@ -379,8 +379,8 @@ mod tests {
     #[test]
     fn a_node_may_have_several_outputs() {
         let mut builder = GraphBuilder::new("split");
-        let x = builder.input_of_any_shape("x", DType::F32);
-        let halves = builder.node_multi("Split", &[&x], 2, [int("axis", 0)]);
+        let x = builder.add_input_of_any_shape("x", DType::F32);
+        let halves = builder.add_node_with_outputs("Split", &[&x], 2, [int_attribute("axis", 0)]);
         assert_eq!(halves.len(), 2);
         assert_ne!(halves[0], halves[1]);
         assert_eq!(builder.build_graph().node[0].output, halves);
@@ -389,12 +389,16 @@ mod tests {
     #[test]
     fn a_branch_is_an_attribute() {
         let mut branch = GraphBuilder::new("then");
-        branch.node_into("copy", "Identity", &["outer"], &["result"], []);
-        branch.output("result");
-        let mut builder = GraphBuilder::new("outside").opset(13);
-        let condition = builder.input("condition", DType::Bool, [1]);
-        builder.node("If", &[&condition], [graph("then_branch", branch.build_graph())]);
-        let model = builder.build();
+        branch.add_node_into("copy", "Identity", &["outer"], &["result"], []);
+        branch.add_output("result");
+        let mut builder = GraphBuilder::new("outside").with_opset(13);
+        let condition = builder.add_input("condition", DType::Bool, [1]);
+        builder.add_node(
+            "If",
+            &[&condition],
+            [graph_attribute("then_branch", branch.build_graph())],
+        );
+        let model = builder.build_model();
         assert_eq!(model.opset_import[0].version, Some(13));
         let node = &model.graph.unwrap().node[0];
         assert_eq!(node.attribute[0].g.as_ref().unwrap().node[0].input, ["outer"]);

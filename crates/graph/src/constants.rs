@@ -15,7 +15,7 @@ pub(crate) fn constant_nodes(graph: &Graph) -> Vec<bool> {
         crate::body::operators_within(&node.attributes, &mut within);
         within.push((&node.domain, &node.op_type));
         constant[index] = within.iter().all(|(domain, op)| operators::is_deterministic(domain, op))
-            && node.uses().all(|value| {
+            && node.used_values().all(|value| {
                 graph.weights.contains_key(&value)
                     || graph.producer(value).is_some_and(|NodeId(made)| constant[made as usize])
             });
@@ -38,7 +38,7 @@ pub(crate) fn constant_value(node: &mut NodeProto) -> Result<Weight> {
     };
     let AttributeProto { t, f, i, s, floats, ints, strings, sparse_tensor, .. } = attribute;
     Ok(match attribute.name.as_deref().unwrap_or_default() {
-        "value" => tensors::weight(
+        "value" => tensors::weight_from_tensor(
             t.take().ok_or_else(|| Error::invalid("a Constant without a tensor in \"value\""))?,
         )?,
         "value_float" => dense(DType::F32, vec![], f.unwrap_or(0.).to_le_bytes().into()),

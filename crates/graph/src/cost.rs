@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 use tessera_core::{DType, Dim, element_count};
 
-use crate::infer::{self, Fact, Operator, Types};
+use crate::infer::{self, Fact, InferredTypes, Operator};
 use crate::model::{Graph, NodeId, ValueId, Weight};
 use crate::onnx::{AttributeProto, TensorProto, tensors};
 
@@ -61,7 +61,7 @@ impl Cost {
     /// In picoseconds: 20 for an operation, 50 for a byte of weights, which come from far, and 20
     /// for a byte of activations, which are mostly near. Fitted to four blocks of ResNet-50 on one
     /// core of a Xeon; meant to be compared with others, not to be believed.
-    pub fn weight(&self) -> u64 {
+    pub fn balance_weight(&self) -> u64 {
         let operations = self.flops.saturating_mul(20);
         let weights = self.weight_bytes.saturating_mul(50);
         let activations = self.input_bytes.saturating_add(self.output_bytes).saturating_mul(20);
@@ -76,7 +76,7 @@ impl Cost {
     }
 }
 
-/// What a node costs, and whether that could be told.
+/// What a node costs, and whether that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeCost {
     /// The cost; dimensions that are symbolic or unknown count as 1.
@@ -88,42 +88,44 @@ pub struct NodeCost {
 /// What a node costs.
 ///
 /// An `If` costs as much as its larger branch, a `Loop` as one iteration, a `Scan` as all.
-pub fn node_cost(graph: &Graph, types: &Types, node: NodeId) -> NodeCost {
+pub fn node_cost(graph: &Graph, types: &InferredTypes, node: NodeId) -> NodeCost {
     let node = graph.node(node);
     let mut cost = Cost::default();
-    let mut meter = Meter { known: true };
+    let mut counter = SizeCounter { known: true };
     let fact = |id: ValueId| types.facts().get(id.index()).cloned().unwrap_or_default();
     let mut seen = HashSet::new();
-    for id in node.uses().filter(|id| seen.insert(*id)) {
+    for id in node.used_values().filter(|id| seen.insert(*id)) {
         match graph.weight(id) {
             Some(weight) => {
                 let dtype = weight.tensor_type().map(|tensor| tensor.dtype);
-                cost.add_weight(dtype, elements(weight), size(weight.byte_len()));
+                cost.add_weight(dtype, weight_elements(weight), size_to_u64(weight.byte_len()));
             }
-            None => cost.input_bytes = cost.input_bytes.saturating_add(meter.bytes(&fact(id))),
+            None => {
+                cost.input_bytes = cost.input_bytes.saturating_add(counter.tensor_bytes(&fact(id)));
+            }
         }
     }
-    for id in node.makes() {
-        cost.output_bytes = cost.output_bytes.saturating_add(meter.bytes(&fact(id)));
+    for id in node.produced_values() {
+        cost.output_bytes = cost.output_bytes.saturating_add(counter.tensor_bytes(&fact(id)));
     }
     body_weights(&node.attributes, &mut cost);
     let scope = infer::scope_of(graph, node, types.facts());
     let operator = Operator::of_node(node, types.facts(), &scope);
     let outputs: Vec<Fact> =
         node.outputs.iter().map(|id| id.map(fact).unwrap_or_default()).collect();
-    cost.flops = flops(&operator, &outputs, &mut meter);
-    NodeCost { cost, known: meter.known }
+    cost.flops = count_flops(&operator, &outputs, &mut counter);
+    NodeCost { cost, known: counter.known }
 }
 
 /// Measures types, and remembers whether one was incomplete.
-struct Meter {
+struct SizeCounter {
     known: bool,
 }
 
-impl Meter {
-    fn size(&mut self, dim: &Dim) -> u64 {
+impl SizeCounter {
+    fn dim_size(&mut self, dim: &Dim) -> u64 {
         match dim {
-            Dim::Fixed(fixed) => size(*fixed),
+            Dim::Fixed(fixed) => size_to_u64(*fixed),
             Dim::Symbol(_) => 1,
             Dim::Unknown => {
                 self.known = false;
@@ -132,10 +134,10 @@ impl Meter {
         }
     }
 
-    fn count(&mut self, dims: Option<&[Dim]>) -> u64 {
+    fn element_count(&mut self, dims: Option<&[Dim]>) -> u64 {
         match dims {
             Some(dims) => {
-                dims.iter().fold(1, |count: u64, dim| count.saturating_mul(self.size(dim)))
+                dims.iter().fold(1, |count: u64, dim| count.saturating_mul(self.dim_size(dim)))
             }
             None => {
                 self.known = false;
@@ -148,45 +150,49 @@ impl Meter {
     fn dim_from_end(&mut self, dims: Option<&[Dim]>, place: usize) -> u64 {
         let dim = dims.and_then(|dims| dims.get(dims.len().checked_sub(place)?));
         let dim = dim.cloned().unwrap_or(Dim::Unknown);
-        self.size(&dim)
+        self.dim_size(&dim)
     }
 
-    fn bytes(&mut self, fact: &Fact) -> u64 {
+    fn tensor_bytes(&mut self, fact: &Fact) -> u64 {
         let Some(tensor) = &fact.tensor else {
             self.known = false;
             return 0;
         };
-        let count = self.count(tensor.dims.as_deref());
+        let count = self.element_count(tensor.dims.as_deref());
         // Strings have no size that is known before they are.
-        count.saturating_mul(size(tensor.dtype.bits().unwrap_or(0))).div_ceil(8)
+        count.saturating_mul(size_to_u64(tensor.dtype.bits_per_element().unwrap_or(0))).div_ceil(8)
     }
 }
 
-fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
-    if infer::is_control(operator) {
-        return body_flops(operator, meter);
+fn count_flops(operator: &Operator<'_>, outputs: &[Fact], counter: &mut SizeCounter) -> u64 {
+    if infer::is_control_flow(operator) {
+        return body_flops(operator, counter);
     }
     let output = outputs.first().and_then(Fact::dims);
-    let convolution = |meter: &mut Meter, moved: Option<&[Dim]>, place: usize| {
+    let convolution = |counter: &mut SizeCounter, moved: Option<&[Dim]>, place: usize| {
         // Of the weights, all but the dimension that the other side already counts.
-        let each = operator.dims(place).and_then(|dims| dims.get(1..));
-        meter.count(moved).saturating_mul(meter.count(each))
+        let each = operator.input_dims(place).and_then(|dims| dims.get(1..));
+        counter.element_count(moved).saturating_mul(counter.element_count(each))
     };
-    let attention = |meter: &mut Meter, keys: Option<&[Dim]>| {
-        let both = meter.count(operator.dims(0)).saturating_add(meter.count(output));
-        both.saturating_mul(meter.dim_from_end(keys, 2))
+    let attention = |counter: &mut SizeCounter, keys: Option<&[Dim]>| {
+        let both = counter
+            .element_count(operator.input_dims(0))
+            .saturating_add(counter.element_count(output));
+        both.saturating_mul(counter.dim_from_end(keys, 2))
     };
     match (operator.domain, operator.op_type) {
         ("", "Conv" | "ConvInteger" | "DeformConv")
         | ("com.microsoft", "FusedConv" | "NhwcConv" | "NhwcFusedConv")
-        | ("com.microsoft.nchwc", "Conv") => convolution(meter, output, 1),
-        (_, "QLinearConv") => convolution(meter, output, 3),
+        | ("com.microsoft.nchwc", "Conv") => convolution(counter, output, 1),
+        (_, "QLinearConv") => convolution(counter, output, 3),
         (_, "ConvTranspose" | "ConvTransposeWithDynamicPads") => {
-            convolution(meter, operator.dims(0), 1)
+            convolution(counter, operator.input_dims(0), 1)
         }
         (_, "Gemm" | "FusedGemm" | "QGemm") => {
-            let place = if operator.integer("transA", 0) != 0 { 2 } else { 1 };
-            meter.count(output).saturating_mul(meter.dim_from_end(operator.dims(0), place))
+            let place = if operator.integer_attribute("transA", 0) != 0 { 2 } else { 1 };
+            counter
+                .element_count(output)
+                .saturating_mul(counter.dim_from_end(operator.input_dims(0), place))
         }
         ("", "MatMul" | "MatMulInteger" | "QLinearMatMul")
         | (
@@ -202,68 +208,76 @@ fn flops(operator: &Operator<'_>, outputs: &[Fact], meter: &mut Meter) -> u64 {
             | "FusedMatMulActivation"
             | "TransposeMatMul",
         ) => {
-            let place = if operator.integer("transA", 0) != 0 { 2 } else { 1 };
-            meter.count(output).saturating_mul(meter.dim_from_end(operator.dims(0), place))
+            let place = if operator.integer_attribute("transA", 0) != 0 { 2 } else { 1 };
+            counter
+                .element_count(output)
+                .saturating_mul(counter.dim_from_end(operator.input_dims(0), place))
         }
         ("", "Einsum") => match infer::einsum_letters(operator) {
-            Some((letters, _)) => {
-                letters.values().fold(1, |count: u64, dim| count.saturating_mul(meter.size(dim)))
-            }
+            Some((letters, _)) => letters
+                .values()
+                .fold(1, |count: u64, dim| count.saturating_mul(counter.dim_size(dim))),
             None => {
-                meter.known = false;
-                meter.count(output)
+                counter.known = false;
+                counter.element_count(output)
             }
         },
         (_, "LSTM" | "GRU" | "RNN" | "DynamicQuantizeLSTM") => {
-            let steps = meter.count(operator.dims(0).and_then(|dims| dims.get(..2)));
-            let weights =
-                meter.count(operator.dims(1)).saturating_add(meter.count(operator.dims(2)));
+            let steps =
+                counter.element_count(operator.input_dims(0).and_then(|dims| dims.get(..2)));
+            let weights = counter
+                .element_count(operator.input_dims(1))
+                .saturating_add(counter.element_count(operator.input_dims(2)));
             steps.saturating_mul(weights)
         }
-        ("", "Attention") => attention(meter, operator.dims(1)),
+        ("", "Attention") => attention(counter, operator.input_dims(1)),
         ("com.microsoft", "MultiHeadAttention" | "GroupQueryAttention") => {
-            let keys = operator.dims(1).or(operator.dims(0).and_then(|dims| dims.get(..3)));
-            attention(meter, keys)
+            let keys =
+                operator.input_dims(1).or(operator.input_dims(0).and_then(|dims| dims.get(..3)));
+            attention(counter, keys)
         }
         ("com.microsoft", "Attention" | "QAttention") => {
-            let columns = meter.dim_from_end(operator.dims(1), 1);
-            let projected = meter.count(operator.dims(0)).saturating_mul(columns);
-            let compared =
-                meter.count(output).saturating_mul(meter.dim_from_end(operator.dims(0), 2));
+            let columns = counter.dim_from_end(operator.input_dims(1), 1);
+            let projected = counter.element_count(operator.input_dims(0)).saturating_mul(columns);
+            let compared = counter
+                .element_count(output)
+                .saturating_mul(counter.dim_from_end(operator.input_dims(0), 2));
             projected.saturating_add(compared.saturating_mul(2))
         }
         ("", "BatchNormalization") => {
-            meter.count(operator.dims(0)).saturating_mul(BATCH_NORMALISATION)
+            counter.element_count(operator.input_dims(0)).saturating_mul(BATCH_NORMALISATION)
         }
         ("", "GroupNormalization" | "InstanceNormalization" | "LayerNormalization")
         | ("", "MeanVarianceNormalization" | "RMSNormalization" | "SimplifiedLayerNormalization")
         | ("com.microsoft", "GroupNorm" | "SkipGroupNorm" | "SkipLayerNormalization")
         | ("com.microsoft", "SkipSimplifiedLayerNormalization") => {
-            meter.count(operator.dims(0)).saturating_mul(NORMALISATION)
+            counter.element_count(operator.input_dims(0)).saturating_mul(NORMALISATION)
         }
-        (_, "GlobalAveragePool" | "QLinearGlobalAveragePool") => meter.count(operator.dims(0)),
+        (_, "GlobalAveragePool" | "QLinearGlobalAveragePool") => {
+            counter.element_count(operator.input_dims(0))
+        }
         ("", "Resize" | "Upsample") => {
-            let nearest = matches!(operator.text("mode"), "" | "nearest");
+            let nearest = matches!(operator.text_attribute("mode"), "" | "nearest");
             let each = if nearest { 1 } else { INTERPOLATION };
-            meter.count(output).saturating_mul(each)
+            counter.element_count(output).saturating_mul(each)
         }
-        (_, "GridSample") => meter.count(output).saturating_mul(INTERPOLATION),
+        (_, "GridSample") => counter.element_count(output).saturating_mul(INTERPOLATION),
         _ => 0,
     }
 }
 
 /// The operations of the bodies of an `If`, a `Loop` or a `Scan`.
-fn body_flops(operator: &Operator<'_>, meter: &mut Meter) -> u64 {
+fn body_flops(operator: &Operator<'_>, counter: &mut SizeCounter) -> u64 {
     let mut largest = 0u64;
-    for body in infer::bodies(operator) {
+    for body in infer::control_flow_bodies(operator) {
         let mut total = 0u64;
-        infer::run_body(&body, operator, &mut |operator, outputs| {
-            total = total.saturating_add(flops(operator, outputs, meter));
+        infer::infer_body(&body, operator, &mut |operator, outputs| {
+            total = total.saturating_add(count_flops(operator, outputs, counter));
         });
         largest = largest.max(total);
     }
     match operator.op_type {
-        "Scan" => largest.saturating_mul(meter.size(&infer::scan_length(operator))),
+        "Scan" => largest.saturating_mul(counter.dim_size(&infer::scan_length(operator))),
         _ => largest,
     }
 }
@@ -275,7 +289,11 @@ fn body_weights(attributes: &[AttributeProto], cost: &mut Cost) {
             return;
         };
         let count = element_count(&shape).unwrap_or(0);
-        cost.add_weight(Some(dtype), size(count), size(dtype.bytes(count).unwrap_or(0)));
+        cost.add_weight(
+            Some(dtype),
+            size_to_u64(count),
+            size_to_u64(dtype.byte_len(count).unwrap_or(0)),
+        );
     };
     for graph in attributes.iter().flat_map(|each| each.g.iter().chain(&each.graphs)) {
         for tensor in &graph.initializer {
@@ -308,9 +326,9 @@ pub fn is_parameter(dtype: DType) -> bool {
 }
 
 /// The elements that a weight holds; of a sparse one, those that are not 0.
-fn elements(weight: &Weight) -> u64 {
+fn weight_elements(weight: &Weight) -> u64 {
     match weight {
-        Weight::Dense { .. } | Weight::Strings { .. } => size(weight.count()),
+        Weight::Dense { .. } | Weight::Strings { .. } => size_to_u64(weight.element_count()),
         Weight::Sparse(sparse) => {
             let sizes = sparse.values.iter().flat_map(|values| &values.dims);
             sizes.fold(1, |count: u64, &dim| count.saturating_mul(u64::try_from(dim).unwrap_or(0)))
@@ -318,14 +336,16 @@ fn elements(weight: &Weight) -> u64 {
     }
 }
 
-fn size(size: usize) -> u64 {
+fn size_to_u64(size: usize) -> u64 {
     u64::try_from(size).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::{GraphBuilder, graph as body_attribute, int, ints};
+    use crate::builder::{
+        GraphBuilder, graph_attribute as body_attribute, int_attribute, ints_attribute,
+    };
     use crate::infer::testing::{graph_of, symbol, types_of};
     use crate::onnx::GraphProto;
 
@@ -339,12 +359,12 @@ mod tests {
     fn a_convolution_costs_a_multiply_add_per_weight_and_place() {
         let mut builder = GraphBuilder::new("conv");
         let dims = [symbol("n"), Dim::Fixed(4), Dim::Fixed(8), Dim::Fixed(8)];
-        let x = builder.input("x", DType::F32, dims);
-        let w = builder.weight("w", &[6, 2, 3, 3], vec![0.0; 108]);
-        let b = builder.weight("b", &[6], vec![0.0; 6]);
-        let attributes = [int("group", 2), ints("pads", &[1, 1, 1, 1])];
-        let y = builder.node("Conv", &[&x, &w, &b], attributes);
-        builder.output(&y);
+        let x = builder.add_input("x", DType::F32, dims);
+        let w = builder.add_weight("w", &[6, 2, 3, 3], vec![0.0; 108]);
+        let b = builder.add_weight("b", &[6], vec![0.0; 6]);
+        let attributes = [int_attribute("group", 2), ints_attribute("pads", &[1, 1, 1, 1])];
+        let y = builder.add_node("Conv", &[&x, &w, &b], attributes);
+        builder.add_output(&y);
         let NodeCost { cost, known } = last_cost(builder);
         assert!(known, "a symbolic batch counts as 1");
         assert_eq!(
@@ -359,23 +379,23 @@ mod tests {
         );
         assert_eq!(cost.memory_bytes(), 456 + 1024 + 1536);
         let activations = (cost.input_bytes + cost.output_bytes) * 20;
-        assert_eq!(cost.weight(), cost.flops * 20 + cost.weight_bytes * 50 + activations);
+        assert_eq!(cost.balance_weight(), cost.flops * 20 + cost.weight_bytes * 50 + activations);
     }
 
     #[test]
     fn products_count_and_shapes_do_not_make_parameters() {
         let mut builder = GraphBuilder::new("gemm");
-        let x = builder.input("x", DType::F32, [2, 3]);
-        let w = builder.weight("w", &[10, 3], vec![0.0; 30]);
-        let y = builder.node("Gemm", &[&x, &w], [int("transB", 1)]);
-        builder.output(&y);
+        let x = builder.add_input("x", DType::F32, [2, 3]);
+        let w = builder.add_weight("w", &[10, 3], vec![0.0; 30]);
+        let y = builder.add_node("Gemm", &[&x, &w], [int_attribute("transB", 1)]);
+        builder.add_output(&y);
         assert_eq!(last_cost(builder).cost.flops, 60);
 
         let mut builder = GraphBuilder::new("reshape");
-        let x = builder.input("x", DType::F32, [2, 3]);
-        let shape = builder.weight_i64("shape", &[1], vec![-1]);
-        let y = builder.node("Reshape", &[&x, &shape], []);
-        builder.output(&y);
+        let x = builder.add_input("x", DType::F32, [2, 3]);
+        let shape = builder.add_i64_weight("shape", &[1], vec![-1]);
+        let y = builder.add_node("Reshape", &[&x, &shape], []);
+        builder.add_output(&y);
         let cost = last_cost(builder).cost;
         assert_eq!((cost.parameters, cost.weight_bytes, cost.flops), (0, 8, 0));
     }
@@ -383,10 +403,10 @@ mod tests {
     #[test]
     fn a_weight_that_a_node_uses_twice_counts_once() {
         let mut builder = GraphBuilder::new("twice");
-        let x = builder.input("x", DType::F32, [2]);
-        let w = builder.weight("w", &[2], vec![0.0; 2]);
-        let y = builder.node("Sum", &[&x, &w, &w], []);
-        builder.output(&y);
+        let x = builder.add_input("x", DType::F32, [2]);
+        let w = builder.add_weight("w", &[2], vec![0.0; 2]);
+        let y = builder.add_node("Sum", &[&x, &w, &w], []);
+        builder.add_output(&y);
         let cost = last_cost(builder).cost;
         assert_eq!((cost.parameters, cost.input_bytes), (2, 8));
     }
@@ -394,9 +414,9 @@ mod tests {
     #[test]
     fn what_is_not_known_counts_as_one_and_is_told() {
         let mut builder = GraphBuilder::new("unknown");
-        let x = builder.input_of_any_shape("x", DType::F32);
-        let y = builder.node("Relu", &[&x], []);
-        builder.output(&y);
+        let x = builder.add_input_of_any_shape("x", DType::F32);
+        let y = builder.add_node("Relu", &[&x], []);
+        builder.add_output(&y);
         let NodeCost { cost, known } = last_cost(builder);
         assert!(!known);
         assert_eq!((cost.input_bytes, cost.output_bytes), (4, 4));
@@ -406,18 +426,18 @@ mod tests {
     fn an_if_costs_as_much_as_its_larger_branch() {
         let branch = |columns: usize| -> GraphProto {
             let mut builder = GraphBuilder::new("branch");
-            let w = builder.weight("w", &[3, columns], vec![0.0; 3 * columns]);
-            let y = builder.node("MatMul", &["x", &w], []);
-            builder.output(&y);
+            let w = builder.add_weight("w", &[3, columns], vec![0.0; 3 * columns]);
+            let y = builder.add_node("MatMul", &["x", &w], []);
+            builder.add_output(&y);
             builder.build_graph()
         };
         let mut builder = GraphBuilder::new("if");
-        builder.input("x", DType::F32, [2, 3]);
-        let condition = builder.input("condition", DType::Bool, [1]);
+        builder.add_input("x", DType::F32, [2, 3]);
+        let condition = builder.add_input("condition", DType::Bool, [1]);
         let branches =
             [body_attribute("then_branch", branch(4)), body_attribute("else_branch", branch(5))];
-        let y = builder.node("If", &[&condition], branches);
-        builder.output(&y);
+        let y = builder.add_node("If", &[&condition], branches);
+        builder.add_output(&y);
         let cost = last_cost(builder).cost;
         assert_eq!(cost.flops, 2 * 3 * 5);
         assert_eq!(cost.parameters, 3 * 4 + 3 * 5);
@@ -427,7 +447,7 @@ mod tests {
     fn costs_add_up_without_overflow() {
         let most = Cost { flops: u64::MAX, ..Cost::default() };
         assert_eq!(most.plus(most), most);
-        assert_eq!(most.weight(), u64::MAX);
-        assert_eq!(Cost::default().weight(), 1);
+        assert_eq!(most.balance_weight(), u64::MAX);
+        assert_eq!(Cost::default().balance_weight(), 1);
     }
 }

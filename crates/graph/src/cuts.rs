@@ -7,7 +7,7 @@
 
 use tessera_core::{Error, Result};
 
-use crate::infer::Types;
+use crate::infer::InferredTypes;
 use crate::model::{Graph, NodeId, ValueId};
 
 /// A place between two nodes where one tensor is alive.
@@ -32,12 +32,16 @@ pub struct CutPoints {
 
 impl CutPoints {
     /// Finds the cut points of the nodes that are in `trunk`.
-    pub(crate) fn find(graph: &Graph, types: &Types, trunk: &dyn Fn(NodeId) -> bool) -> Self {
+    pub(crate) fn find_cuts(
+        graph: &Graph,
+        types: &InferredTypes,
+        trunk: &dyn Fn(NodeId) -> bool,
+    ) -> Self {
         let order: Vec<NodeId> =
             graph.node_ids().filter(|&id| !graph.is_constant_node(id) && trunk(id)).collect();
         let mut last_use = vec![None; graph.value_count()];
         for (position, &id) in order.iter().enumerate() {
-            for value in graph.node(id).uses() {
+            for value in graph.node(id).used_values() {
                 last_use[value.index()] = Some(position);
             }
         }
@@ -55,7 +59,7 @@ impl CutPoints {
         for (position, &id) in order.iter().enumerate() {
             let node = graph.node(id);
             let mut ended: Vec<ValueId> = node
-                .uses()
+                .used_values()
                 .filter(|&value| {
                     !graph.is_constant(value) && last_use[value.index()] == Some(position)
                 })
@@ -66,7 +70,7 @@ impl CutPoints {
                 count -= 1;
                 sum -= u64::from(value.0);
             }
-            for value in node.makes().filter(|value| last_use[value.index()].is_some()) {
+            for value in node.produced_values().filter(|value| last_use[value.index()].is_some()) {
                 count += 1;
                 sum += u64::from(value.0);
             }
@@ -85,7 +89,7 @@ impl CutPoints {
     }
 
     /// The cut at the tensor of this name.
-    pub fn named(&self, graph: &Graph, name: &str) -> Result<Cut> {
+    pub fn find_by_name(&self, graph: &Graph, name: &str) -> Result<Cut> {
         let tensor = graph.find_value(name).ok_or_else(|| {
             Error::usage(format!("no tensor \"{name}\" in the model, so no cut there"))
         })?;

@@ -71,21 +71,21 @@ pub fn normalised_entropy(scores: &[f64], kind: ScoreKind) -> f64 {
 }
 
 /// The branch of one exit.
-pub(crate) struct Branch {
+pub(crate) struct ExitBranch {
     pub(crate) spec: ExitSpec,
     pub(crate) value: ValueId,
     pub(crate) scores: ScoreKind,
 }
 
 /// The branches of all exits, and which node belongs to which.
-pub(crate) struct Branches {
-    pub(crate) branches: Vec<Branch>,
+pub(crate) struct ExitBranches {
+    pub(crate) branches: Vec<ExitBranch>,
     /// Per node, the branch it belongs to; `None` for the trunk.
     pub(crate) of_node: Vec<Option<usize>>,
 }
 
 /// Finds the nodes that each exit alone needs.
-pub(crate) fn branches(graph: &Graph, specs: &[ExitSpec]) -> Result<Branches> {
+pub(crate) fn find_branches(graph: &Graph, specs: &[ExitSpec]) -> Result<ExitBranches> {
     let mut branches = Vec::with_capacity(specs.len());
     let mut by_value = HashMap::new();
     for spec in specs {
@@ -115,12 +115,12 @@ pub(crate) fn branches(graph: &Graph, specs: &[ExitSpec]) -> Result<Branches> {
             Some("Softmax") => ScoreKind::Probabilities,
             _ => ScoreKind::Logits,
         };
-        branches.push(Branch { spec: spec.clone(), value, scores });
+        branches.push(ExitBranch { spec: spec.clone(), value, scores });
     }
     if !branches.is_empty() && branches.len() == graph.outputs().len() {
         return Err(Error::usage("every output is named as an exit, expected one that is not"));
     }
-    let of_node = assign(graph, &by_value);
+    let of_node = assign_branches(graph, &by_value);
     for (index, branch) in branches.iter().enumerate() {
         let head = graph.producer(branch.value).filter(|node| of_node[node.index()] == Some(index));
         if head.is_none() {
@@ -130,27 +130,29 @@ pub(crate) fn branches(graph: &Graph, specs: &[ExitSpec]) -> Result<Branches> {
             )));
         }
     }
-    Ok(Branches { branches, of_node })
+    Ok(ExitBranches { branches, of_node })
 }
 
 /// Per node, the exit that everything it computes leads to.
-fn assign(graph: &Graph, exits: &HashMap<ValueId, usize>) -> Vec<Option<usize>> {
+fn assign_branches(graph: &Graph, exits: &HashMap<ValueId, usize>) -> Vec<Option<usize>> {
     #[derive(Clone, Copy, PartialEq)]
-    enum Leads {
+    enum NodeDestination {
         Nowhere,
         Exit(usize),
         Trunk,
     }
-    let join = |a: Leads, b: Leads| match (a, b) {
-        (Leads::Nowhere, other) | (other, Leads::Nowhere) => other,
+    let join = |a: NodeDestination, b: NodeDestination| match (a, b) {
+        (NodeDestination::Nowhere, other) | (other, NodeDestination::Nowhere) => other,
         (a, b) if a == b => a,
-        _ => Leads::Trunk,
+        _ => NodeDestination::Trunk,
     };
-    let mut leads = vec![Leads::Nowhere; graph.nodes().len()];
+    let mut leads = vec![NodeDestination::Nowhere; graph.nodes().len()];
     for (index, node) in graph.nodes().iter().enumerate().rev() {
-        for value in node.makes() {
+        for value in node.produced_values() {
             if graph.is_output(value) {
-                let here = exits.get(&value).map_or(Leads::Trunk, |&exit| Leads::Exit(exit));
+                let here = exits
+                    .get(&value)
+                    .map_or(NodeDestination::Trunk, |&exit| NodeDestination::Exit(exit));
                 leads[index] = join(leads[index], here);
             }
             for &NodeId(next) in graph.consumers(value) {
@@ -159,7 +161,7 @@ fn assign(graph: &Graph, exits: &HashMap<ValueId, usize>) -> Vec<Option<usize>> 
         }
     }
     let branch = |leads| {
-        if let Leads::Exit(exit) = leads { Some(exit) } else { None }
+        if let NodeDestination::Exit(exit) = leads { Some(exit) } else { None }
     };
     leads.into_iter().map(branch).collect()
 }

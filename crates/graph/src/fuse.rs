@@ -1,4 +1,5 @@
-//! Fusing: several blocks of a graph as one block, so that an engine optimises across their borders.
+//! Fusing: several blocks of a graph as one block, so that an engine optimises across their
+//! borders.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,14 +7,14 @@ use prost::Message;
 use tessera_core::{ContentHash, Error, Result};
 
 use crate::block::Block;
-use crate::block_graph::{BlockGraph, BlockNode, Source};
+use crate::block_graph::{BlockGraph, BlockNode, TensorSource};
 use crate::onnx::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use crate::operators::{self, canonical_domain};
 
 /// The blocks of `graph` as one, and the graph that has that one alone.
 ///
 /// Fails where two blocks mean different definitions of an operator, which no single block can say.
-pub fn fuse(
+pub fn fuse_blocks(
     graph: &BlockGraph,
     block: &dyn Fn(ContentHash) -> Result<Block>,
 ) -> Result<(Block, BlockGraph)> {
@@ -24,8 +25,9 @@ pub fn fuse(
         .blocks
         .iter()
         .map(|node| {
-            ModelProto::decode(block(node.block)?.program().clone())
-                .map_err(|error| Error::invalid(format!("block {}: {error}", node.block.short())))
+            ModelProto::decode(block(node.block)?.program().clone()).map_err(|error| {
+                Error::invalid(format!("block {}: {error}", node.block.short_hex()))
+            })
         })
         .collect::<Result<Vec<_>>>()?;
     let mut opsets = BTreeMap::new();
@@ -39,10 +41,10 @@ pub fn fuse(
     for (index, (model, node)) in models.into_iter().zip(&graph.blocks).enumerate() {
         check_definitions(&model, &opsets)?;
         let part = model.graph.unwrap_or_default();
-        let mut names = Names { prefix: format!("b{index}"), known: HashMap::new() };
+        let mut names = FusedNames { prefix: format!("b{index}"), known: HashMap::new() };
         for (port, source) in part.input.iter().zip(&node.inputs) {
             let name = match *source {
-                Source::Input(input) => {
+                TensorSource::Input(input) => {
                     let name = format!("in{input}");
                     if let Some(slot) = inputs.get_mut(input) {
                         slot.get_or_insert_with(|| {
@@ -53,7 +55,7 @@ pub fn fuse(
                     }
                     name
                 }
-                Source::Block { block, output } => {
+                TensorSource::Block { block, output } => {
                     outputs.get(block).and_then(|names| names.get(output)).cloned().ok_or_else(
                         || Error::invalid("a block uses what no earlier block computes"),
                     )?
@@ -62,25 +64,24 @@ pub fn fuse(
             names.known.insert(port.name().to_owned(), name);
         }
         for mut tensor in part.initializer {
-            tensor.name = Some(names.of(tensor.name()));
+            tensor.name = Some(names.name_in_fused(tensor.name()));
             fused.initializer.push(tensor);
         }
         for mut sparse in part.sparse_initializer {
             if let Some(values) = &mut sparse.values {
-                values.name = Some(names.of(values.name()));
+                values.name = Some(names.name_in_fused(values.name()));
             }
             fused.sparse_initializer.push(sparse);
         }
         for mut node in part.node {
-            names.rename(&mut node);
+            names.rename_node(&mut node);
             fused.node.push(node);
         }
-        outputs.push(part.output.iter().map(|port| names.of(port.name())).collect());
+        outputs.push(part.output.iter().map(|port| names.name_in_fused(port.name())).collect());
         for (port, info) in part.output.into_iter().enumerate() {
-            let wanted = graph
-                .outputs
-                .iter()
-                .position(|(_, source)| *source == Source::Block { block: index, output: port });
+            let wanted = graph.outputs.iter().position(|(_, source)| {
+                *source == TensorSource::Block { block: index, output: port }
+            });
             if wanted.is_some() {
                 let mut info = info;
                 info.name = Some(outputs[index][port].clone());
@@ -91,10 +92,10 @@ pub fn fuse(
     // In the order in which the graph has them.
     let place = |name: &str| {
         graph.outputs.iter().position(|(_, source)| match *source {
-            Source::Block { block, output } => {
+            TensorSource::Block { block, output } => {
                 outputs.get(block).and_then(|names| names.get(output)).is_some_and(|n| n == name)
             }
-            Source::Input(_) => false,
+            TensorSource::Input(_) => false,
         })
     };
     fused.output.sort_by_key(|port| place(port.name()));
@@ -114,10 +115,10 @@ pub fn fuse(
         graph: Some(fused),
         ..Default::default()
     };
-    let block = Block::parse(model.encode_to_vec().into())?;
+    let block = Block::parse_program(model.encode_to_vec().into())?;
     let node = BlockNode {
         block: block.hash(),
-        inputs: (0..graph.inputs.len()).map(Source::Input).collect(),
+        inputs: (0..graph.inputs.len()).map(TensorSource::Input).collect(),
         outputs: graph.outputs.iter().map(|(port, _)| port.clone()).collect(),
     };
     let whole = BlockGraph {
@@ -126,7 +127,7 @@ pub fn fuse(
             .outputs
             .iter()
             .enumerate()
-            .map(|(output, (port, _))| (port.clone(), Source::Block { block: 0, output }))
+            .map(|(output, (port, _))| (port.clone(), TensorSource::Block { block: 0, output }))
             .collect(),
         blocks: vec![node],
         exits: Vec::new(),
@@ -158,13 +159,13 @@ fn check_definitions(model: &ModelProto, joint: &BTreeMap<String, i64>) -> Resul
 }
 
 /// New names for the values of one block.
-struct Names {
+struct FusedNames {
     prefix: String,
     known: HashMap<String, String>,
 }
 
-impl Names {
-    fn of(&mut self, name: &str) -> String {
+impl FusedNames {
+    fn name_in_fused(&mut self, name: &str) -> String {
         if name.is_empty() {
             return String::new();
         }
@@ -176,9 +177,9 @@ impl Names {
         new
     }
 
-    fn rename(&mut self, node: &mut NodeProto) {
+    fn rename_node(&mut self, node: &mut NodeProto) {
         for name in node.input.iter_mut().chain(&mut node.output) {
-            *name = self.of(name);
+            *name = self.name_in_fused(name);
         }
         self.rename_captures(&mut node.attribute);
     }

@@ -31,7 +31,7 @@ impl NodeId {
 
 /// One operator of a graph.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct GraphNode {
     /// Name, for messages; may be empty.
     pub name: String,
     /// Domain of the operator; empty for ONNX's own.
@@ -48,25 +48,26 @@ pub struct Node {
     pub attributes: Vec<AttributeProto>,
 }
 
-impl Node {
+impl GraphNode {
     /// The attribute of this name.
     pub fn attribute(&self, name: &str) -> Option<&AttributeProto> {
         self.attributes.iter().find(|attribute| attribute.name() == name)
     }
 
     /// Every value that must exist before the node can run.
-    pub fn uses(&self) -> impl Iterator<Item = ValueId> + '_ {
+    pub fn used_values(&self) -> impl Iterator<Item = ValueId> + '_ {
         self.inputs.iter().flatten().chain(&self.captures).copied()
     }
 
     /// Every value that the node computes.
-    pub fn makes(&self) -> impl Iterator<Item = ValueId> + '_ {
+    pub fn produced_values(&self) -> impl Iterator<Item = ValueId> + '_ {
         self.outputs.iter().flatten().copied()
     }
 
     /// The node as messages name it: `node "conv1" (Conv)`.
     pub fn label(&self) -> String {
-        let output = || self.makes().next().map_or(String::new(), |id| format!("#{}", id.0));
+        let output =
+            || self.produced_values().next().map_or(String::new(), |id| format!("#{}", id.0));
         let name = if self.name.is_empty() { output() } else { format!("\"{}\"", self.name) };
         format!("node {name} ({})", self.op_type)
     }
@@ -121,7 +122,7 @@ impl Weight {
     }
 
     /// Number of elements.
-    pub fn count(&self) -> usize {
+    pub fn element_count(&self) -> usize {
         match self {
             Self::Dense { shape, .. } | Self::Strings { shape, .. } => {
                 tessera_core::element_count(shape).unwrap_or(0)
@@ -137,7 +138,7 @@ impl Weight {
     /// The hash of the elements of a dense weight.
     pub fn content_hash(&self) -> Option<ContentHash> {
         match self {
-            Self::Dense { bytes, .. } => Some(ContentHash::of(bytes)),
+            Self::Dense { bytes, .. } => Some(ContentHash::of_content(bytes)),
             _ => None,
         }
     }
@@ -148,7 +149,7 @@ impl Weight {
 pub struct Graph {
     pub(crate) name: String,
     pub(crate) names: Vec<String>,
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<GraphNode>,
     pub(crate) inputs: Vec<ValueId>,
     pub(crate) outputs: Vec<ValueId>,
     pub(crate) weights: HashMap<ValueId, Weight>,
@@ -169,12 +170,12 @@ impl Graph {
     }
 
     /// The nodes, in an order in which they can run.
-    pub fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[GraphNode] {
         &self.nodes
     }
 
     /// One node.
-    pub fn node(&self, id: NodeId) -> &Node {
+    pub fn node(&self, id: NodeId) -> &GraphNode {
         &self.nodes[id.index()]
     }
 
@@ -214,7 +215,7 @@ impl Graph {
     }
 
     /// Inputs with a default value, which Tessera keeps fixed.
-    pub fn defaults(&self) -> &[ValueId] {
+    pub fn inputs_with_defaults(&self) -> &[ValueId] {
         &self.defaults
     }
 

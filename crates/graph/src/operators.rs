@@ -8,18 +8,19 @@ use std::sync::OnceLock;
 
 use tessera_core::{Error, Result};
 
-const TABLE: &str = include_str!("operators.txt");
+const OPERATOR_TABLE: &str = include_str!("operators.txt");
 
 /// The newest version of ONNX's own domain that the table knows.
-const NEWEST: i64 = 28;
+const NEWEST_OPSET: i64 = 28;
 
-type Versions = Vec<(i64, bool)>;
+type OperatorVersions = Vec<(i64, bool)>;
 
-fn table() -> &'static HashMap<(&'static str, &'static str), Versions> {
-    static PARSED: OnceLock<HashMap<(&'static str, &'static str), Versions>> = OnceLock::new();
+fn operator_table() -> &'static HashMap<(&'static str, &'static str), OperatorVersions> {
+    static PARSED: OnceLock<HashMap<(&'static str, &'static str), OperatorVersions>> =
+        OnceLock::new();
     PARSED.get_or_init(|| {
         let mut parsed = HashMap::new();
-        for line in TABLE.lines() {
+        for line in OPERATOR_TABLE.lines() {
             let mut words = line.split(' ');
             let (Some(domain), Some(op)) = (words.next(), words.next()) else {
                 continue;
@@ -46,8 +47,8 @@ pub(crate) fn canonical_domain(domain: &str) -> &str {
 /// Fails where the operator does not exist at that version.
 pub(crate) fn since_version(domain: &str, op: &str, opset: i64) -> Result<i64> {
     let shown = if domain.is_empty() { op.to_owned() } else { format!("{domain}.{op}") };
-    let Some(versions) = table().get(&(domain, op)) else {
-        if domain.is_empty() && opset > NEWEST {
+    let Some(versions) = operator_table().get(&(domain, op)) else {
+        if domain.is_empty() && opset > NEWEST_OPSET {
             return Ok(opset);
         }
         return Err(Error::invalid(format!(
@@ -56,7 +57,7 @@ pub(crate) fn since_version(domain: &str, op: &str, opset: i64) -> Result<i64> {
     };
     match versions.iter().rev().find(|(since, _)| *since <= opset) {
         Some((since, false)) => {
-            Ok(if domain.is_empty() && opset > NEWEST { opset } else { *since })
+            Ok(if domain.is_empty() && opset > NEWEST_OPSET { opset } else { *since })
         }
         Some((since, true)) => Err(Error::invalid(format!(
             "operator {shown} was removed in opset {since}, and the model imports opset {opset}"

@@ -2,52 +2,52 @@
 //!
 //! With one output, the order in which it needs its inputs and nodes follows. With several, they
 //! must be told apart first, and neither names nor the order in the file may play a part. Every
-//! value gets a colour, the hash of how it is computed; inputs, which nothing computes, then get the
-//! hash of how they are used, and so on until nothing more is told apart.
+//! value gets a colour, the hash of how it is computed; inputs, which nothing computes, then get
+//! the hash of how they are used, and so on until nothing more is told apart.
 
 use std::collections::{HashMap, HashSet};
 
 use prost::Message;
 
-use crate::block::WeightHashes;
-use crate::infer::Types;
+use crate::infer::InferredTypes;
 use crate::model::{Graph, NodeId, ValueId};
 use crate::onnx::tensors;
+use crate::weight_hashes::WeightHashes;
 
-type Colour = [u8; 32];
+type ValueColour = [u8; 32];
 
 /// Rounds after which values that still look alike are taken for alike.
 const MOST_ROUNDS: usize = 8;
 
 /// Sorts `outputs` of the block of the nodes that are `inside`.
-pub(crate) fn sort(
+pub(crate) fn sort_outputs(
     graph: &Graph,
-    types: &Types,
+    types: &InferredTypes,
     hashes: &WeightHashes,
     inside: &dyn Fn(NodeId) -> bool,
     outputs: &mut [ValueId],
 ) {
     let nodes: Vec<NodeId> =
         graph.node_ids().filter(|&id| inside(id) || graph.is_constant_node(id)).collect();
-    let fixed: Vec<Colour> = nodes.iter().map(|&id| node_colour(graph, id)).collect();
-    let mut colours: HashMap<ValueId, Colour> = HashMap::new();
-    for value in nodes.iter().flat_map(|&id| graph.node(id).uses()) {
+    let fixed: Vec<ValueColour> = nodes.iter().map(|&id| node_colour(graph, id)).collect();
+    let mut colours: HashMap<ValueId, ValueColour> = HashMap::new();
+    for value in nodes.iter().flat_map(|&id| graph.node(id).used_values()) {
         colours.entry(value).or_insert_with(|| leaf_colour(graph, types, hashes, value));
     }
-    let mut told_apart = 0;
+    let mut distinct_before = 0;
     for _ in 0..MOST_ROUNDS {
-        forward(graph, &nodes, &fixed, &mut colours);
+        colour_forward(graph, &nodes, &fixed, &mut colours);
         let distinct = colours.values().collect::<HashSet<_>>().len();
-        if distinct <= told_apart {
+        if distinct <= distinct_before {
             break;
         }
-        told_apart = distinct;
-        backward(graph, &nodes, &fixed, outputs, &mut colours);
+        distinct_before = distinct;
+        colour_backward(graph, &nodes, &fixed, outputs, &mut colours);
     }
     outputs.sort_by_key(|value| colours.get(value).copied());
 }
 
-fn hash(parts: &[&[u8]]) -> Colour {
+fn hash_parts(parts: &[&[u8]]) -> ValueColour {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
         hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
@@ -56,39 +56,44 @@ fn hash(parts: &[&[u8]]) -> Colour {
 }
 
 /// The operator and its attributes.
-fn node_colour(graph: &Graph, id: NodeId) -> Colour {
+fn node_colour(graph: &Graph, id: NodeId) -> ValueColour {
     let node = graph.node(id);
     let attributes: Vec<u8> =
         node.attributes.iter().flat_map(Message::encode_length_delimited_to_vec).collect();
-    hash(&[node.domain.as_bytes(), node.op_type.as_bytes(), &attributes])
+    hash_parts(&[node.domain.as_bytes(), node.op_type.as_bytes(), &attributes])
 }
 
 /// A weight by its content, an input by its dtype.
-fn leaf_colour(graph: &Graph, types: &Types, hashes: &WeightHashes, value: ValueId) -> Colour {
+fn leaf_colour(
+    graph: &Graph,
+    types: &InferredTypes,
+    hashes: &WeightHashes,
+    value: ValueId,
+) -> ValueColour {
     match graph.weight(value) {
         Some(weight) => match hashes.get(value, weight) {
             Some(content) => {
                 let described = format!("{:?}", weight.tensor_type());
-                hash(&[b"weight", described.as_bytes(), content.as_bytes()])
+                hash_parts(&[b"weight", described.as_bytes(), content.as_bytes()])
             }
             None => {
                 let inline = tensors::inline_tensor(String::new(), weight).encode_to_vec();
-                hash(&[b"constant", &inline])
+                hash_parts(&[b"constant", &inline])
             }
         },
         None => {
-            let dtype = types.get(value).map_or(0, |known| known.dtype.onnx());
-            hash(&[b"input", &dtype.to_le_bytes()])
+            let dtype = types.get(value).map_or(0, |known| known.dtype.to_onnx());
+            hash_parts(&[b"input", &dtype.to_le_bytes()])
         }
     }
 }
 
 /// Colours every value by what computes it.
-fn forward(
+fn colour_forward(
     graph: &Graph,
     nodes: &[NodeId],
-    fixed: &[Colour],
-    colours: &mut HashMap<ValueId, Colour>,
+    fixed: &[ValueColour],
+    colours: &mut HashMap<ValueId, ValueColour>,
 ) {
     for (&id, fixed) in nodes.iter().zip(fixed) {
         let node = graph.node(id);
@@ -102,49 +107,49 @@ fn forward(
         for (index, value) in node.outputs.iter().enumerate() {
             if let Some(value) = value {
                 let before = colours.get(value).copied().unwrap_or_default();
-                colours.insert(*value, hash(&[fixed, &used, &index.to_le_bytes(), &before]));
+                colours.insert(*value, hash_parts(&[fixed, &used, &index.to_le_bytes(), &before]));
             }
         }
     }
 }
 
 /// Colours every value by what uses it as well.
-fn backward(
+fn colour_backward(
     graph: &Graph,
     nodes: &[NodeId],
-    fixed: &[Colour],
+    fixed: &[ValueColour],
     outputs: &[ValueId],
-    colours: &mut HashMap<ValueId, Colour>,
+    colours: &mut HashMap<ValueId, ValueColour>,
 ) {
-    let mut uses: HashMap<ValueId, Vec<Colour>> = HashMap::new();
-    let mut settled: HashMap<ValueId, Colour> = HashMap::new();
-    let settle = |value: ValueId, uses: &HashMap<ValueId, Vec<Colour>>| {
+    let mut uses: HashMap<ValueId, Vec<ValueColour>> = HashMap::new();
+    let mut refined: HashMap<ValueId, ValueColour> = HashMap::new();
+    let refine = |value: ValueId, uses: &HashMap<ValueId, Vec<ValueColour>>| {
         let mut list = uses.get(&value).cloned().unwrap_or_default();
         list.sort_unstable();
         let own = colours.get(&value).copied().unwrap_or_default();
         let leaves = [u8::from(outputs.contains(&value))];
-        hash(&[&own, &leaves, &list.concat()])
+        hash_parts(&[&own, &leaves, &list.concat()])
     };
     for (&id, fixed) in nodes.iter().zip(fixed).rev() {
         let node = graph.node(id);
         let mut made: Vec<u8> = Vec::new();
         for value in &node.outputs {
-            let colour = value.map_or([0; 32], |value| settle(value, &uses));
+            let colour = value.map_or([0; 32], |value| refine(value, &uses));
             made.extend(colour);
-            settled.extend(value.map(|value| (value, colour)));
+            refined.extend(value.map(|value| (value, colour)));
         }
         let used = node.inputs.iter().copied().chain(node.captures.iter().copied().map(Some));
         for (index, value) in used.enumerate() {
             if let Some(value) = value {
-                let colour = hash(&[fixed, &made, &index.to_le_bytes()]);
+                let colour = hash_parts(&[fixed, &made, &index.to_le_bytes()]);
                 uses.entry(value).or_default().push(colour);
             }
         }
     }
-    let leaves: Vec<ValueId> = uses.keys().filter(|v| !settled.contains_key(v)).copied().collect();
+    let leaves: Vec<ValueId> = uses.keys().filter(|v| !refined.contains_key(v)).copied().collect();
     for value in leaves {
-        let colour = settle(value, &uses);
-        settled.insert(value, colour);
+        let colour = refine(value, &uses);
+        refined.insert(value, colour);
     }
-    colours.extend(settled);
+    colours.extend(refined);
 }

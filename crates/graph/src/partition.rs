@@ -1,22 +1,24 @@
 //! Cuts a graph into blocks.
 //!
-//! [`partition`] takes any assignment of nodes to parts that leaves the parts acyclic; [`split`] is
-//! the simple case of a chain, cut where the user asks.
+//! [`partition_graph`] takes any assignment of nodes to parts that leaves the parts acyclic;
+//! [`split_into_chain`] is the simple case of a chain, cut where the user asks.
 
 use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use tessera_core::{ContentHash, Error, Result};
 
-use crate::balance::balance;
-use crate::block::{Block, WeightHashes, extract};
-use crate::block_graph::{BlockGraph, BlockNode, Port, Source};
+use crate::balance::balance_segments;
+use crate::block::Block;
+use crate::block_graph::{BlockGraph, BlockNode, TensorPort, TensorSource};
+use crate::block_writer::extract_block;
 use crate::cost;
 use crate::cuts::{Cut, CutPoints};
-use crate::exits::{self, Branches, Exit, ExitSpec};
-use crate::infer::Types;
+use crate::exits::{self, Exit, ExitBranches, ExitSpec};
+use crate::infer::InferredTypes;
 use crate::model::{Graph, NodeId, ValueId};
 use crate::operators;
+use crate::weight_hashes::WeightHashes;
 
 /// A model cut into blocks, with the content of the blocks and of their weights.
 #[derive(Clone, Debug)]
@@ -50,51 +52,61 @@ pub enum Split {
 }
 
 /// Cuts `graph` into a chain of blocks, with the heads of `exits` as blocks of their own.
-pub fn split(graph: &Graph, types: &Types, how: &Split, exits: &[ExitSpec]) -> Result<Partition> {
-    Chain::new(graph, types, exits)?.split(how)
+pub fn split_into_chain(
+    graph: &Graph,
+    types: &InferredTypes,
+    how: &Split,
+    exits: &[ExitSpec],
+) -> Result<Partition> {
+    ChainSplitter::new(graph, types, exits)?.apply_split(how)
 }
 
 /// The cut points of `graph`, with the branches of `exits` left aside.
-pub fn cut_points(graph: &Graph, types: &Types, exits: &[ExitSpec]) -> Result<CutPoints> {
-    let branches = exits::branches(graph, exits)?;
-    Ok(CutPoints::find(graph, types, &|id| branches.of_node[id.index()].is_none()))
+pub fn cut_points(graph: &Graph, types: &InferredTypes, exits: &[ExitSpec]) -> Result<CutPoints> {
+    let branches = exits::find_branches(graph, exits)?;
+    Ok(CutPoints::find_cuts(graph, types, &|id| branches.of_node[id.index()].is_none()))
 }
 
 /// A graph that is about to be cut into a chain.
-pub(crate) struct Chain<'a> {
+pub(crate) struct ChainSplitter<'a> {
     pub(crate) graph: &'a Graph,
-    pub(crate) types: &'a Types,
+    pub(crate) types: &'a InferredTypes,
     pub(crate) hashes: WeightHashes,
-    pub(crate) branches: Branches,
+    pub(crate) branches: ExitBranches,
     pub(crate) points: CutPoints,
     /// Indices of the cut points that exits hang from.
     pub(crate) forced: Vec<usize>,
 }
 
-impl<'a> Chain<'a> {
-    pub(crate) fn new(graph: &'a Graph, types: &'a Types, exits: &[ExitSpec]) -> Result<Self> {
-        let branches = exits::branches(graph, exits)?;
-        let points = CutPoints::find(graph, types, &|id| branches.of_node[id.index()].is_none());
+impl<'a> ChainSplitter<'a> {
+    pub(crate) fn new(
+        graph: &'a Graph,
+        types: &'a InferredTypes,
+        exits: &[ExitSpec],
+    ) -> Result<Self> {
+        let branches = exits::find_branches(graph, exits)?;
+        let points =
+            CutPoints::find_cuts(graph, types, &|id| branches.of_node[id.index()].is_none());
         let mut forced: Vec<usize> = (0..branches.branches.len())
-            .flat_map(|branch| hangs_from(graph, &branches, branch))
+            .flat_map(|branch| branch_inputs(graph, &branches, branch))
             .filter_map(|value| points.cuts.iter().position(|cut| cut.tensor == value))
             .collect();
         forced.sort_unstable();
         forced.dedup();
-        Ok(Self { graph, types, hashes: WeightHashes::of(graph), branches, points, forced })
+        Ok(Self { graph, types, hashes: WeightHashes::of_graph(graph), branches, points, forced })
     }
 
-    fn split(&self, how: &Split) -> Result<Partition> {
+    fn apply_split(&self, how: &Split) -> Result<Partition> {
         let mut chosen: Vec<usize> = match how {
             Split::Every => (0..self.points.cuts.len()).collect(),
             Split::At(names) => names
                 .iter()
                 .map(|name| {
-                    let cut = self.points.named(self.graph, name)?;
+                    let cut = self.points.find_by_name(self.graph, name)?;
                     Ok(self.points.cuts.iter().position(|known| *known == cut).unwrap_or(0))
                 })
                 .collect::<Result<_>>()?,
-            Split::Blocks(count) => self.balanced(*count)?,
+            Split::Blocks(count) => self.balanced_cuts(*count)?,
         };
         chosen.extend(&self.forced);
         chosen.sort_unstable();
@@ -102,7 +114,7 @@ impl<'a> Chain<'a> {
         self.cut_at(&chosen)
     }
 
-    fn balanced(&self, count: usize) -> Result<Vec<usize>> {
+    fn balanced_cuts(&self, count: usize) -> Result<Vec<usize>> {
         let (places, needed) = (self.points.cuts.len(), self.forced.len());
         if count == 0 {
             return Err(Error::usage("0 blocks, expected 1 or more"));
@@ -123,7 +135,7 @@ impl<'a> Chain<'a> {
         // the tensor on either side. Where there are enough other places, those are not cut at.
         let mut places: Vec<usize> = (0..self.points.cuts.len())
             .filter(|index| {
-                self.forced.contains(index) || !self.tears_apart(self.points.cuts[*index])
+                self.forced.contains(index) || !self.is_within_fused_pair(self.points.cuts[*index])
             })
             .collect();
         if places.len() + 1 < count {
@@ -137,16 +149,16 @@ impl<'a> Chain<'a> {
             .collect();
         let hop = |&place: &usize| {
             let known = self.types.get(self.points.cuts[place].tensor);
-            known.and_then(|known| known.bytes()).unwrap_or(0) as u64
+            known.and_then(|known| known.byte_len()).unwrap_or(0) as u64
         };
         let hops: Vec<u64> = places.iter().map(hop).collect();
-        let starts = balance(&costs, &hops, count, &forced)
+        let starts = balance_segments(&costs, &hops, count, &forced)
             .ok_or_else(|| Error::usage(format!("no way to cut the model into {count} blocks")))?;
         Ok(starts.into_iter().map(|start| places[start - 1]).collect())
     }
 
     /// Whether a cut lies between a node and an operator that engines would fuse into it.
-    fn tears_apart(&self, cut: Cut) -> bool {
+    fn is_within_fused_pair(&self, cut: Cut) -> bool {
         let mut users = self
             .graph
             .consumers(cut.tensor)
@@ -167,9 +179,12 @@ impl<'a> Chain<'a> {
     fn segment_costs(&self, places: &[usize]) -> Vec<u64> {
         let weight = |nodes: &[NodeId]| {
             // What is fused into the node before it costs next to nothing.
-            let cost = |&id: &NodeId| match self.is_fused(id) {
-                true => 1,
-                false => cost::node_cost(self.graph, self.types, id).cost.weight(),
+            let cost = |&id: &NodeId| {
+                if self.is_fused(id) {
+                    1
+                } else {
+                    cost::node_cost(self.graph, self.types, id).cost.balance_weight()
+                }
             };
             nodes.iter().map(cost).fold(0u64, u64::saturating_add)
         };
@@ -196,24 +211,24 @@ impl<'a> Chain<'a> {
                 part_of[node] = Some(heads + branch);
             }
         }
-        let parts = Parts {
+        let parts = PartAssignment {
             graph: self.graph,
             types: self.types,
             hashes: &self.hashes,
             part_of,
             first_head: heads,
         };
-        parts.partition(&self.branches)
+        parts.build_partition(&self.branches)
     }
 }
 
 /// The trunk's tensors that a branch uses.
-fn hangs_from(graph: &Graph, branches: &Branches, branch: usize) -> Vec<ValueId> {
+fn branch_inputs(graph: &Graph, branches: &ExitBranches, branch: usize) -> Vec<ValueId> {
     let inside = |id: NodeId| branches.of_node[id.index()] == Some(branch);
     graph
         .node_ids()
         .filter(|&id| inside(id) && !graph.is_constant_node(id))
-        .flat_map(|id| graph.node(id).uses())
+        .flat_map(|id| graph.node(id).used_values())
         .filter(|&value| {
             !graph.is_constant(value) && graph.producer(value).is_none_or(|made| !inside(made))
         })
@@ -224,9 +239,9 @@ fn hangs_from(graph: &Graph, branches: &Branches, branch: usize) -> Vec<ValueId>
 ///
 /// Nodes that are computed from constants alone go along with whoever uses them, whatever
 /// `part_of` says of them. The parts must not depend on each other in a cycle.
-pub fn partition(
+pub fn partition_graph(
     graph: &Graph,
-    types: &Types,
+    types: &InferredTypes,
     part_of: &[usize],
     exits: &[ExitSpec],
 ) -> Result<Partition> {
@@ -237,8 +252,8 @@ pub fn partition(
             graph.nodes().len()
         )));
     }
-    let branches = exits::branches(graph, exits)?;
-    let hashes = WeightHashes::of(graph);
+    let branches = exits::find_branches(graph, exits)?;
+    let hashes = WeightHashes::of_graph(graph);
     let most = part_of.iter().max().copied().unwrap_or(0);
     if !branches.branches.is_empty() && most >= usize::MAX - branches.branches.len() {
         return Err(Error::usage(format!("part {most}, expected smaller numbers")));
@@ -254,12 +269,12 @@ pub fn partition(
             (!graph.is_constant_node(id)).then_some(part)
         })
         .collect();
-    Parts { graph, types, hashes: &hashes, part_of, first_head }.partition(&branches)
+    PartAssignment { graph, types, hashes: &hashes, part_of, first_head }.build_partition(&branches)
 }
 
-struct Parts<'a> {
+struct PartAssignment<'a> {
     graph: &'a Graph,
-    types: &'a Types,
+    types: &'a InferredTypes,
     hashes: &'a WeightHashes,
     /// Per node, its part; `None` for constants.
     part_of: Vec<Option<usize>>,
@@ -267,16 +282,16 @@ struct Parts<'a> {
     first_head: usize,
 }
 
-impl Parts<'_> {
-    fn partition(&self, branches: &Branches) -> Result<Partition> {
-        let mut made = Assembly {
+impl PartAssignment<'_> {
+    fn build_partition(&self, branches: &ExitBranches) -> Result<Partition> {
+        let mut assembly = PartitionAssembly {
             partition: Partition {
                 graph: BlockGraph {
                     inputs: self
                         .graph
                         .inputs()
                         .iter()
-                        .map(|&id| self.port(id))
+                        .map(|&id| self.tensor_port(id))
                         .collect::<Result<_>>()?,
                     blocks: Vec::new(),
                     outputs: Vec::new(),
@@ -289,7 +304,7 @@ impl Parts<'_> {
             sources: HashMap::new(),
         };
         for (index, &input) in self.graph.inputs().iter().enumerate() {
-            made.sources.insert(input, Source::Input(index));
+            assembly.sources.insert(input, TensorSource::Input(index));
         }
         let mut nodes_of: HashMap<usize, Vec<NodeId>> = HashMap::new();
         for id in self.graph.node_ids() {
@@ -297,20 +312,20 @@ impl Parts<'_> {
                 nodes_of.entry(part).or_default().push(id);
             }
         }
-        for part in self.order()? {
+        for part in self.order_parts()? {
             let nodes = nodes_of.remove(&part).unwrap_or_default();
             let outputs = self.outputs_of(part, &nodes);
-            self.add(&mut made, Some(part), nodes, outputs)?;
+            self.add_block(&mut assembly, Some(part), nodes, outputs)?;
         }
         // Outputs that nothing computes: constants that the model hands out.
         let constants: Vec<ValueId> =
             self.graph.outputs().iter().copied().filter(|&id| self.graph.is_constant(id)).collect();
-        self.add(&mut made, None, Vec::new(), constants)?;
-        self.finish(made, branches)
+        self.add_block(&mut assembly, None, Vec::new(), constants)?;
+        self.finish_partition(assembly, branches)
     }
 
     /// The parts in an order in which they can run.
-    fn order(&self) -> Result<Vec<usize>> {
+    fn order_parts(&self) -> Result<Vec<usize>> {
         let mut numbers: Vec<usize> = self.part_of.iter().flatten().copied().collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -321,7 +336,7 @@ impl Parts<'_> {
             let Some(to) = self.part_of[id.index()] else {
                 continue;
             };
-            for value in self.graph.node(id).uses() {
+            for value in self.graph.node(id).used_values() {
                 let made = self.graph.producer(value).and_then(|node| self.part_of[node.index()]);
                 if let Some(from) = made.filter(|&from| from != to) {
                     successors[dense[&from] as usize].insert(dense[&to]);
@@ -373,12 +388,16 @@ impl Parts<'_> {
                     .iter()
                     .any(|next| self.part_of[next.index()].is_some_and(|other| other != part))
         };
-        nodes.iter().flat_map(|&id| self.graph.node(id).makes()).filter(|&v| leaves(v)).collect()
+        nodes
+            .iter()
+            .flat_map(|&id| self.graph.node(id).produced_values())
+            .filter(|&v| leaves(v))
+            .collect()
     }
 
-    fn add(
+    fn add_block(
         &self,
-        made: &mut Assembly,
+        assembly: &mut PartitionAssembly,
         part: Option<usize>,
         nodes: Vec<NodeId>,
         outputs: Vec<ValueId>,
@@ -387,9 +406,9 @@ impl Parts<'_> {
             return Ok(());
         }
         let inside = |id: NodeId| part.is_some() && self.part_of[id.index()] == part;
-        let extracted = extract(self.graph, self.types, self.hashes, &inside, outputs)?;
+        let extracted = extract_block(self.graph, self.types, self.hashes, &inside, outputs)?;
         let source = |value: &ValueId| {
-            made.sources.get(value).copied().ok_or_else(|| {
+            assembly.sources.get(value).copied().ok_or_else(|| {
                 Error::invalid(format!(
                     "tensor \"{}\" is needed by a block before any block computes it",
                     self.graph.value_name(*value)
@@ -397,38 +416,44 @@ impl Parts<'_> {
             })
         };
         let inputs = extracted.inputs.iter().map(source).collect::<Result<_>>()?;
-        let block = made.partition.graph.blocks.len();
-        let ports = extracted.outputs.iter().map(|&id| self.port(id)).collect::<Result<_>>()?;
+        let block = assembly.partition.graph.blocks.len();
+        let ports =
+            extracted.outputs.iter().map(|&id| self.tensor_port(id)).collect::<Result<_>>()?;
         for (output, &value) in extracted.outputs.iter().enumerate() {
-            made.sources.insert(value, Source::Block { block, output });
+            assembly.sources.insert(value, TensorSource::Block { block, output });
         }
         let hash = extracted.block.hash();
-        made.partition.graph.blocks.push(BlockNode { block: hash, inputs, outputs: ports });
-        made.partition.blocks.entry(hash).or_insert(extracted.block);
-        made.partition.weights.extend(extracted.weights);
-        made.partition.nodes.push(nodes);
+        assembly.partition.graph.blocks.push(BlockNode { block: hash, inputs, outputs: ports });
+        assembly.partition.blocks.entry(hash).or_insert(extracted.block);
+        assembly.partition.weights.extend(extracted.weights);
+        assembly.partition.nodes.push(nodes);
         Ok(())
     }
 
-    fn finish(&self, mut made: Assembly, branches: &Branches) -> Result<Partition> {
+    fn finish_partition(
+        &self,
+        mut assembly: PartitionAssembly,
+        branches: &ExitBranches,
+    ) -> Result<Partition> {
         for &id in self.graph.outputs() {
-            let port = self.port(id)?;
-            let source = made.sources.get(&id).copied().ok_or_else(|| {
+            let port = self.tensor_port(id)?;
+            let source = assembly.sources.get(&id).copied().ok_or_else(|| {
                 Error::invalid(format!("output \"{}\" is computed by no block", port.name))
             })?;
             let Some(branch) = branches.branches.iter().find(|branch| branch.value == id) else {
-                made.partition.graph.outputs.push((port, source));
+                assembly.partition.graph.outputs.push((port, source));
                 continue;
             };
-            let Source::Block { block: head, .. } = source else {
+            let TensorSource::Block { block: head, .. } = source else {
                 return Err(Error::usage(format!("exit \"{}\" is an input", port.name)));
             };
-            let from = made.partition.graph.blocks[head].inputs.iter().filter_map(|s| match s {
-                Source::Block { block, .. } => Some(*block),
-                Source::Input(_) => None,
-            });
+            let from =
+                assembly.partition.graph.blocks[head].inputs.iter().filter_map(|s| match s {
+                    TensorSource::Block { block, .. } => Some(*block),
+                    TensorSource::Input(_) => None,
+                });
             let after = from.max();
-            made.partition.graph.exits.push(Exit {
+            assembly.partition.graph.exits.push(Exit {
                 output: branch.spec.output.clone(),
                 threshold: branch.spec.threshold,
                 scores: branch.scores,
@@ -436,20 +461,20 @@ impl Parts<'_> {
                 after,
             });
         }
-        made.partition.graph.exits.sort_by_key(|exit| exit.after);
-        Ok(made.partition)
+        assembly.partition.graph.exits.sort_by_key(|exit| exit.after);
+        Ok(assembly.partition)
     }
 
-    fn port(&self, id: ValueId) -> Result<Port> {
+    fn tensor_port(&self, id: ValueId) -> Result<TensorPort> {
         let name = self.graph.value_name(id).to_owned();
-        let tensor_type = self.types.known(self.graph, id)?.clone();
-        Ok(Port { name, tensor_type })
+        let tensor_type = self.types.require_type(self.graph, id)?.clone();
+        Ok(TensorPort { name, tensor_type })
     }
 }
 
 /// A partition in the making.
-struct Assembly {
+struct PartitionAssembly {
     partition: Partition,
     /// Where each value that leaves its block can be had.
-    sources: HashMap<ValueId, Source>,
+    sources: HashMap<ValueId, TensorSource>,
 }

@@ -12,11 +12,11 @@ use std::collections::HashMap;
 
 use tessera_core::{ContentHash, Result};
 
-use crate::block::extract;
+use crate::block_writer::extract_block;
 use crate::exits::ExitSpec;
-use crate::infer::Types;
+use crate::infer::InferredTypes;
 use crate::model::Graph;
-use crate::partition::{Chain, Partition};
+use crate::partition::{ChainSplitter, Partition};
 
 /// Segments with fewer bytes of constants than this are not worth sharing for themselves.
 const WORTH_SHARING: usize = 256;
@@ -26,19 +26,19 @@ pub struct SharedModel<'a> {
     /// The model.
     pub graph: &'a Graph,
     /// Its types.
-    pub types: &'a Types,
+    pub types: &'a InferredTypes,
     /// Its exits.
     pub exits: &'a [ExitSpec],
 }
 
 /// Models cut so that they share blocks.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct SharedPartitions {
     /// The models, in the order in which they were given.
     pub partitions: Vec<Partition>,
 }
 
-impl Shared {
+impl SharedPartitions {
     /// Bytes of weights if every model kept its own.
     pub fn bytes_apart(&self) -> usize {
         self.partitions.iter().map(Partition::weight_bytes).sum()
@@ -54,7 +54,7 @@ impl Shared {
     }
 
     /// Per block, the indices of the models that use it.
-    pub fn users(&self) -> HashMap<ContentHash, Vec<usize>> {
+    pub fn models_by_block(&self) -> HashMap<ContentHash, Vec<usize>> {
         let mut users: HashMap<ContentHash, Vec<usize>> = HashMap::new();
         for (index, partition) in self.partitions.iter().enumerate() {
             for hash in partition.graph.distinct_blocks() {
@@ -66,22 +66,25 @@ impl Shared {
 }
 
 /// Cuts `models` so that their common layers fall into shared blocks.
-pub fn share(models: &[SharedModel<'_>], progress: &mut dyn FnMut(usize)) -> Result<Shared> {
+pub fn share_blocks(
+    models: &[SharedModel<'_>],
+    progress: &mut dyn FnMut(usize),
+) -> Result<SharedPartitions> {
     let mut chains = Vec::with_capacity(models.len());
     let mut runs = Vec::with_capacity(models.len());
     for (index, model) in models.iter().enumerate() {
-        let chain = Chain::new(model.graph, model.types, model.exits)?;
-        runs.push(tokens(&chain)?);
+        let chain = ChainSplitter::new(model.graph, model.types, model.exits)?;
+        runs.push(segment_tokens(&chain)?);
         chains.push(chain);
         progress(index);
     }
-    let joined = Joined::new(&runs);
+    let joined = JoinedSegments::new(&runs);
     let partitions = chains
         .iter()
         .zip(&runs)
         .map(|(chain, tokens)| {
             let mut cuts: Vec<usize> = (0..tokens.len().saturating_sub(1))
-                .filter(|&at| !joined.joins(tokens, at))
+                .filter(|&at| !joined.is_joined_at(tokens, at))
                 .collect();
             cuts.extend(&chain.forced);
             cuts.sort_unstable();
@@ -89,13 +92,13 @@ pub fn share(models: &[SharedModel<'_>], progress: &mut dyn FnMut(usize)) -> Res
             chain.cut_at(&cuts)
         })
         .collect::<Result<_>>()?;
-    Ok(Shared { partitions })
+    Ok(SharedPartitions { partitions })
 }
 
 /// What each segment of a model is, as far as sharing is concerned.
-type Token = [u8; 32];
+type SegmentToken = [u8; 32];
 
-fn tokens(chain: &Chain<'_>) -> Result<Vec<Token>> {
+fn segment_tokens(chain: &ChainSplitter<'_>) -> Result<Vec<SegmentToken>> {
     let order = &chain.points.order;
     let mut part_of = vec![None; chain.graph.nodes().len()];
     let mut segment = 0;
@@ -105,7 +108,7 @@ fn tokens(chain: &Chain<'_>) -> Result<Vec<Token>> {
         }
         part_of[id.index()] = Some(segment);
     }
-    let mut before: Token = [0; 32];
+    let mut before: SegmentToken = [0; 32];
     (0..=segment)
         .map(|segment| {
             let made_here = |id: &crate::ValueId| {
@@ -119,14 +122,15 @@ fn tokens(chain: &Chain<'_>) -> Result<Vec<Token>> {
                 outputs.push(cut.tensor);
             }
             let inside = |id: crate::NodeId| part_of[id.index()] == Some(segment);
-            let made = extract(chain.graph, chain.types, &chain.hashes, &inside, outputs)?;
-            let weight_bytes = made.block.weight_bytes() + inline_bytes(&made.block);
+            let extracted =
+                extract_block(chain.graph, chain.types, &chain.hashes, &inside, outputs)?;
+            let weight_bytes = extracted.block.weight_bytes() + inline_bytes(&extracted.block);
             before = if weight_bytes >= WORTH_SHARING {
-                *made.block.hash().as_bytes()
+                *extracted.block.hash().as_bytes()
             } else {
                 *blake3::Hasher::new()
                     .update(&before)
-                    .update(made.block.hash().as_bytes())
+                    .update(extracted.block.hash().as_bytes())
                     .finalize()
                     .as_bytes()
             };
@@ -144,15 +148,19 @@ fn inline_bytes(block: &crate::Block) -> usize {
 }
 
 /// Which neighbouring segments no model tells apart.
-struct Joined {
+struct JoinedSegments {
     /// The one token that follows each; `None` where it varies or a model ends there.
-    next: HashMap<Token, Option<Token>>,
-    previous: HashMap<Token, Option<Token>>,
+    next: HashMap<SegmentToken, Option<SegmentToken>>,
+    previous: HashMap<SegmentToken, Option<SegmentToken>>,
 }
 
-impl Joined {
-    fn new(runs: &[Vec<Token>]) -> Self {
-        fn note(map: &mut HashMap<Token, Option<Token>>, key: Token, value: Option<Token>) {
+impl JoinedSegments {
+    fn new(runs: &[Vec<SegmentToken>]) -> Self {
+        fn note_neighbour(
+            map: &mut HashMap<SegmentToken, Option<SegmentToken>>,
+            key: SegmentToken,
+            value: Option<SegmentToken>,
+        ) {
             map.entry(key)
                 .and_modify(|known| *known = known.filter(|_| *known == value))
                 .or_insert(value);
@@ -160,16 +168,16 @@ impl Joined {
         let mut joined = Self { next: HashMap::new(), previous: HashMap::new() };
         for run in runs {
             for (index, &token) in run.iter().enumerate() {
-                note(&mut joined.next, token, run.get(index + 1).copied());
+                note_neighbour(&mut joined.next, token, run.get(index + 1).copied());
                 let previous = index.checked_sub(1).and_then(|index| run.get(index).copied());
-                note(&mut joined.previous, token, previous);
+                note_neighbour(&mut joined.previous, token, previous);
             }
         }
         joined
     }
 
     /// Whether segments `at` and `at + 1` belong to the same block.
-    fn joins(&self, run: &[Token], at: usize) -> bool {
+    fn is_joined_at(&self, run: &[SegmentToken], at: usize) -> bool {
         let (Some(here), Some(there)) = (run.get(at), run.get(at + 1)) else {
             return false;
         };

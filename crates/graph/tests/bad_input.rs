@@ -13,12 +13,14 @@ use bytes::Bytes;
 use common::{assert_says, call, calling, function, graph_mut, node, one_line, refusal};
 use prost::Message;
 use tessera_core::{DType, Error, ErrorKind};
-use tessera_graph::builder::{GraphBuilder, f32_tensor, i64_tensor, int};
-use tessera_graph::infer::infer;
+use tessera_graph::builder::{GraphBuilder, f32_tensor, i64_tensor, int_attribute};
+use tessera_graph::infer::infer_types;
 use tessera_graph::onnx::{
     ModelProto, NodeProto, SparseTensorProto, StringStringEntryProto, TensorProto, tensor_proto,
 };
-use tessera_graph::{ExternalData, NoExternalData, Split, block_cost, cut_points, read, split};
+use tessera_graph::{
+    ExternalData, NoExternalData, Split, block_cost, cut_points, read_model, split_into_chain,
+};
 
 /// `x → a → y`, with a weight `w`.
 fn valid() -> ModelProto {
@@ -45,19 +47,19 @@ fn with_weight(change: impl FnOnce(&mut TensorProto)) -> ModelProto {
 /// Runs everything that a file can go through; what it says must be one line each.
 fn go_through(file: Bytes) {
     let say = |error: Error| one_line(&error);
-    let graph = match read(file, &mut NoExternalData) {
+    let graph = match read_model(file, &mut NoExternalData) {
         Ok(graph) => graph,
         Err(error) => {
             say(error);
             return;
         }
     };
-    let types = infer(&graph, &BTreeMap::new()).unwrap();
+    let types = infer_types(&graph, &BTreeMap::new()).unwrap();
     if let Err(error) = cut_points(&graph, &types, &[]) {
         say(error);
     }
     for how in [Split::Every, Split::Blocks(2)] {
-        match split(&graph, &types, &how, &[]) {
+        match split_into_chain(&graph, &types, &how, &[]) {
             Ok(made) => (0..made.graph.blocks.len()).for_each(|block| {
                 block_cost(&graph, &types, &made, block);
             }),
@@ -70,7 +72,7 @@ fn go_through(file: Bytes) {
 
 #[test]
 fn an_empty_file_is_named_as_such() {
-    let error = read(Bytes::new(), &mut NoExternalData).unwrap_err();
+    let error = read_model(Bytes::new(), &mut NoExternalData).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_says(&one_line(&error), &["empty", "ONNX"]);
 }
@@ -99,7 +101,7 @@ fn random_bytes_do_no_harm() {
 
 #[test]
 fn text_is_no_model() {
-    let error = read(Bytes::from_static(b"<html>\nnot found\n"), &mut NoExternalData);
+    let error = read_model(Bytes::from_static(b"<html>\nnot found\n"), &mut NoExternalData);
     assert_says(&one_line(&error.unwrap_err()), &["not an ONNX model"]);
 }
 
@@ -159,7 +161,9 @@ fn a_graph_that_breaks_the_rules_is_refused_by_name() {
         (without_opset, &["make a", "imports no opset", "ai.onnx"]),
         (zero_opset, &["opset 0", "expected 1 or more"]),
         (
-            with_nodes(|nodes| nodes[1].attribute = vec![int("axis", 1), int("axis", 2)]),
+            with_nodes(|nodes| {
+                nodes[1].attribute = vec![int_attribute("axis", 1), int_attribute("axis", 2)];
+            }),
             &["make y", "attribute \"axis\"", "twice"],
         ),
         (
@@ -188,7 +192,10 @@ fn a_weight_that_contradicts_itself_is_refused_by_name() {
         (with_weight(|w| w.dims = vec![i64::MAX, i64::MAX]), &["too many elements"]),
         (with_weight(|w| w.dims = vec![i64::MAX]), &["f32[92233"]),
         (with_weight(|w| w.data_type = Some(99)), &["dtype number 99"]),
-        (with_weight(|w| w.data_type = Some(DType::String.onnx())), &["0 strings", "expected 4"]),
+        (
+            with_weight(|w| w.data_type = Some(DType::String.to_onnx())),
+            &["0 strings", "expected 4"],
+        ),
     ];
     for (model, parts) in cases {
         let message = refusal(&model);
@@ -201,7 +208,7 @@ fn a_weight_that_contradicts_itself_is_refused_by_name() {
 struct OneFile;
 
 impl ExternalData for OneFile {
-    fn open(&mut self, location: &str) -> Result<Bytes, Error> {
+    fn open_file(&mut self, location: &str) -> Result<Bytes, Error> {
         match location {
             "weights.bin" => Ok(vec![0u8; 16].into()),
             other => Err(Error::not_found(format!("no file \"{other}\""))),
@@ -236,7 +243,8 @@ fn external_data_that_is_missing_or_elsewhere_is_refused_by_name() {
             w.data_location = Some(tensor_proto::DataLocation::External as i32);
             w.external_data = entries;
         });
-        let message = one_line(&read(model.encode_to_vec().into(), &mut OneFile).unwrap_err());
+        let message =
+            one_line(&read_model(model.encode_to_vec().into(), &mut OneFile).unwrap_err());
         assert_says(&message, &["tensor \"w\""]);
         assert_says(&message, &parts);
     }
@@ -245,7 +253,7 @@ fn external_data_that_is_missing_or_elsewhere_is_refused_by_name() {
         w.data_location = Some(tensor_proto::DataLocation::External as i32);
         w.external_data = vec![entry("location", "weights.bin")];
     });
-    assert!(read(model.encode_to_vec().into(), &mut OneFile).is_ok());
+    assert!(read_model(model.encode_to_vec().into(), &mut OneFile).is_ok());
     assert_says(&refusal(&model), &["tensor \"w\"", "weights.bin"]);
 }
 
@@ -316,11 +324,11 @@ fn a_sparse_weight_of_absurd_size_does_no_harm() {
 fn a_body_that_breaks_the_rules_is_refused_by_name() {
     let branch = |nodes: Vec<NodeProto>| {
         let mut body = GraphBuilder::new("body");
-        body.output("r");
+        body.add_output("r");
         let mut body = body.build_graph();
         body.node = nodes;
         let choice = NodeProto {
-            attribute: vec![tessera_graph::builder::graph("then_branch", body)],
+            attribute: vec![tessera_graph::builder::graph_attribute("then_branch", body)],
             ..node("If", &["x"], &["y"])
         };
         refusal(&calling(vec![choice], vec![]))
@@ -345,12 +353,12 @@ fn bodies_in_bodies_however_deep_do_no_harm() {
             _ => nested(op, depth - 1),
         };
         let mut body = GraphBuilder::new("body");
-        body.output("r");
+        body.add_output("r");
         let mut body = body.build_graph();
         body.node = vec![inner];
         let attribute = if op == "If" { "then_branch" } else { "body" };
         NodeProto {
-            attribute: vec![tessera_graph::builder::graph(attribute, body)],
+            attribute: vec![tessera_graph::builder::graph_attribute(attribute, body)],
             ..node(op, &["x", "", "x"], &["r"])
         }
     }

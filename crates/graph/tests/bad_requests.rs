@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use common::{Model, assert_says, calling, exit, graph_mut, node, one_line};
 use tessera_core::{DType, Dim, ErrorKind};
 use tessera_graph::builder::GraphBuilder;
-use tessera_graph::infer::infer;
-use tessera_graph::{ExitSpec, Split, partition, split};
+use tessera_graph::infer::infer_types;
+use tessera_graph::{ExitSpec, Split, partition_graph, split_into_chain};
 
 /// `r → (a, b) → s → t → y`, and an exit `e` that hangs from `r`.
 fn diamond() -> Model {
@@ -35,7 +35,7 @@ fn diamond() -> Model {
 
 fn split_refusal(how: &Split, exits: &[ExitSpec]) -> String {
     let model = diamond();
-    let error = split(&model.graph, &model.types, how, exits).unwrap_err();
+    let error = split_into_chain(&model.graph, &model.types, how, exits).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
     one_line(&error)
 }
@@ -109,7 +109,7 @@ fn parts_that_make_no_sense_are_refused() {
     ];
     let model = Model::read(&calling(nodes, vec![]));
     let refused = |parts: &[usize]| {
-        let error = partition(&model.graph, &model.types, parts, &[]).unwrap_err();
+        let error = partition_graph(&model.graph, &model.types, parts, &[]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
         one_line(&error)
     };
@@ -117,19 +117,19 @@ fn parts_that_make_no_sense_are_refused() {
     assert_says(&refused(&[0, 1]), &["2 nodes", "the graph has 3"]);
     assert_says(&refused(&[]), &["0 nodes", "the graph has 3"]);
     let largest = [usize::MAX; 3];
-    assert!(partition(&model.graph, &model.types, &largest, &[]).is_ok());
+    assert!(partition_graph(&model.graph, &model.types, &largest, &[]).is_ok());
 }
 
 #[test]
 fn a_shape_that_no_input_can_have_is_refused_by_name() {
     let mut builder = GraphBuilder::new("shapes");
-    let x = builder.input("x", DType::F32, [Dim::Symbol("n".to_owned()), Dim::Fixed(4)]);
-    let y = builder.node("Relu", &[&x], []);
-    builder.output(&y);
+    let x = builder.add_input("x", DType::F32, [Dim::Symbol("n".to_owned()), Dim::Fixed(4)]);
+    let y = builder.add_node("Relu", &[&x], []);
+    builder.add_output(&y);
     let model = Model::of(builder);
     let refused = |name: &str, shape: &[usize]| {
         let shapes = BTreeMap::from([(name.to_owned(), shape.to_vec())]);
-        one_line(&infer(&model.graph, &shapes).unwrap_err())
+        one_line(&infer_types(&model.graph, &shapes).unwrap_err())
     };
     assert_says(&refused("x", &[1, 5]), &["input \"x\"", "1,5", "f32[n,4]"]);
     assert_says(&refused("x", &[4]), &["input \"x\"", "1 dimensions", "f32[n,4]"]);

@@ -11,9 +11,11 @@ use common::{
 };
 use proptest::prelude::*;
 use tessera_core::DType;
-use tessera_graph::builder::{GraphBuilder, f32_tensor, graph, ints, raw_tensor};
+use tessera_graph::builder::{
+    GraphBuilder, f32_tensor, graph_attribute, ints_attribute, raw_tensor,
+};
 use tessera_graph::onnx::{GraphProto, ModelProto, NodeProto};
-use tessera_graph::{Graph, Partition, ScoreKind, Source, Split, ValueId, partition};
+use tessera_graph::{Graph, Partition, ScoreKind, Split, TensorSource, ValueId, partition_graph};
 
 /// A model of these nodes, `x` in and `outputs` out.
 fn model(nodes: Vec<NodeProto>, outputs: &[&str]) -> ModelProto {
@@ -53,7 +55,7 @@ fn a_chain_can_be_cut_between_any_two_nodes() {
     assert_eq!(model.cuts(&[]), ["a", "b"]);
     let every = model.split(&Split::Every, &[]);
     assert_eq!(operators(&every), [["Relu"], ["Sigmoid"], ["Neg"]]);
-    assert_eq!(every.graph.blocks[1].inputs, [Source::Block { block: 0, output: 0 }]);
+    assert_eq!(every.graph.blocks[1].inputs, [TensorSource::Block { block: 0, output: 0 }]);
     assert_eq!(model.run_pieces(&every), model.run());
     let at = model.split(&Split::At(vec!["b".to_owned()]), &[]);
     assert_eq!(operators(&at), [vec!["Relu", "Sigmoid"], vec!["Neg"]]);
@@ -93,7 +95,7 @@ fn residual_blocks_can_be_cut_between_but_not_within() {
     let every = model.split(&Split::Every, &[]);
     assert_eq!(every.graph.blocks.len(), 5);
     assert_eq!(model.run_pieces(&every), model.run());
-    // The residual blocks compute the same: they are one block, used three times.
+    // The residual layers compute the same: they are one block, used three times.
     assert_eq!(every.graph.distinct_blocks().len(), 3);
 }
 
@@ -170,7 +172,7 @@ fn outputs_that_are_inputs_or_constants_are_handed_out() {
     graph_mut(&mut proto).initializer.push(weight);
     let model = Model::read(&proto);
     let whole = model.split(&Split::Blocks(1), &[]);
-    assert_eq!(whole.graph.outputs[1].1, Source::Input(0));
+    assert_eq!(whole.graph.outputs[1].1, TensorSource::Input(0));
     assert_eq!(model.run_pieces(&whole), model.run());
 }
 
@@ -184,13 +186,15 @@ fn random_numbers_are_alive_though_they_have_no_inputs() {
             node("Add", &["b", "noise"], &["y"]),
         ]
     };
-    let random =
-        NodeProto { attribute: vec![ints("shape", &[4])], ..node("RandomNormal", &[], &["noise"]) };
+    let random = NodeProto {
+        attribute: vec![ints_attribute("shape", &[4])],
+        ..node("RandomNormal", &[], &["noise"])
+    };
     let random = Model::read(&model(nodes(random), &["y"]));
     assert!(!random.graph.is_constant(random.id("noise")));
     assert_eq!(random.cuts(&[]), Vec::<String>::new());
     let fixed = NodeProto {
-        attribute: vec![ints("value_ints", &[4])],
+        attribute: vec![ints_attribute("value_ints", &[4])],
         ..node("Constant", &[], &["noise"])
     };
     let fixed = Model::read(&model(nodes(fixed), &["y"]));
@@ -199,15 +203,18 @@ fn random_numbers_are_alive_though_they_have_no_inputs() {
 
 fn branch(op: &str) -> GraphProto {
     let mut body = GraphBuilder::new("branch");
-    let result = body.node(op, &["a", "c"], []);
-    body.output(&result);
+    let result = body.add_node(op, &["a", "c"], []);
+    body.add_output(&result);
     body.build_graph()
 }
 
 #[test]
 fn what_a_body_captures_is_alive_until_the_body_has_run() {
     let chosen = NodeProto {
-        attribute: vec![graph("then_branch", branch("Add")), graph("else_branch", branch("Sub"))],
+        attribute: vec![
+            graph_attribute("then_branch", branch("Add")),
+            graph_attribute("else_branch", branch("Sub")),
+        ],
         ..node("If", &["yes"], &["chosen"])
     };
     let mut proto = model(
@@ -220,12 +227,12 @@ fn what_a_body_captures_is_alive_until_the_body_has_run() {
         ],
         &["y"],
     );
-    let yes = raw_tensor("yes", DType::Bool.onnx(), &[], vec![1u8].into());
+    let yes = raw_tensor("yes", DType::Bool.to_onnx(), &[], vec![1u8].into());
     graph_mut(&mut proto).initializer.push(yes);
     let model = Model::read(&proto);
     assert_eq!(model.cuts(&[]), ["a", "chosen"]);
     // A cut through the captures all the same, by hand: the body finds both as inputs.
-    let parts = partition(&model.graph, &model.types, &[0, 0, 0, 1, 1], &[]).unwrap();
+    let parts = partition_graph(&model.graph, &model.types, &[0, 0, 0, 1, 1], &[]).unwrap();
     assert_eq!(parts.graph.blocks[1].inputs.len(), 2);
     let second = program(block_at(&parts, 1));
     let branch = second.node[0].attribute[0].g.as_ref().unwrap();
@@ -286,7 +293,7 @@ fn exits_are_cut_off_whatever_else_is_asked_for() {
         }
     }
     let parts = vec![0; model.graph.nodes().len()];
-    let cut = partition(&model.graph, &model.types, &parts, &[exit("first", 0.5)]).unwrap();
+    let cut = partition_graph(&model.graph, &model.types, &parts, &[exit("first", 0.5)]).unwrap();
     assert_eq!(cut.graph.blocks.len(), 2);
     assert_eq!(model.run_pieces(&cut), model.run());
 }
@@ -294,13 +301,13 @@ fn exits_are_cut_off_whatever_else_is_asked_for() {
 #[test]
 fn balanced_blocks_keep_a_convolution_and_its_activation_together() {
     let mut builder = GraphBuilder::new("convolutions");
-    let mut value = builder.input("x", DType::F32, [1, 4, 8, 8]);
+    let mut value = builder.add_input("x", DType::F32, [1, 4, 8, 8]);
     for seed in 0..6 {
-        let w = builder.weight("w", &[4, 4, 3, 3], made_up(seed, 4 * 4 * 9));
-        value = builder.node("Conv", &[&value, &w], [ints("pads", &[1, 1, 1, 1])]);
-        value = builder.node("Relu", &[&value], []);
+        let w = builder.add_weight("w", &[4, 4, 3, 3], made_up(seed, 4 * 4 * 9));
+        value = builder.add_node("Conv", &[&value, &w], [ints_attribute("pads", &[1, 1, 1, 1])]);
+        value = builder.add_node("Relu", &[&value], []);
     }
-    builder.output(&value);
+    builder.add_output(&value);
     let model = Model::of(builder);
     assert_eq!(model.cuts(&[]).len(), 11);
     for blocks in 1..=6 {
@@ -330,7 +337,7 @@ fn parts_may_have_several_inputs_and_outputs() {
         ],
         &["y"],
     ));
-    let cut = partition(&model.graph, &model.types, &[3, 3, 8, 8, 9], &[]).unwrap();
+    let cut = partition_graph(&model.graph, &model.types, &[3, 3, 8, 8, 9], &[]).unwrap();
     assert_eq!(cut.graph.blocks.len(), 3);
     assert_eq!(cut.graph.blocks[0].outputs.len(), 2);
     assert_eq!(cut.graph.blocks[1].inputs.len(), 2);
@@ -342,8 +349,8 @@ fn cut_points_by_trying(graph: &Graph) -> HashSet<String> {
     let passes = |without: ValueId| {
         let mut reached: HashSet<ValueId> = graph.inputs().iter().copied().collect();
         for node in graph.nodes() {
-            if node.uses().any(|value| reached.contains(&value)) {
-                reached.extend(node.makes().filter(|&value| value != without));
+            if node.used_values().any(|value| reached.contains(&value)) {
+                reached.extend(node.produced_values().filter(|&value| value != without));
             }
         }
         graph.outputs().iter().any(|output| reached.contains(output))
@@ -398,7 +405,7 @@ proptest! {
                 part
             })
             .collect();
-        let cut = partition(&model.graph, &model.types, &parts, &[]).unwrap();
+        let cut = partition_graph(&model.graph, &model.types, &parts, &[]).unwrap();
         prop_assert!(cut.graph.is_sound());
         let expected: Vec<_> = model.graph.node_ids().collect();
         prop_assert_eq!(all_nodes(&cut), expected);

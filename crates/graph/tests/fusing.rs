@@ -9,13 +9,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use common::{Model, any_graph, assert_says, exit, graph_mut, made_up, node, program};
 use proptest::prelude::*;
 use tessera_core::{ContentHash, DType, Dim, ErrorKind, Result};
-use tessera_graph::builder::{GraphBuilder, graph, int, raw_tensor};
+use tessera_graph::builder::{GraphBuilder, graph_attribute, int_attribute, raw_tensor};
 use tessera_graph::onnx::{GraphProto, ModelProto, NodeProto};
-use tessera_graph::{Block, BlockGraph, BlockNode, Partition, Port, Source, Split, fuse};
+use tessera_graph::{
+    Block, BlockGraph, BlockNode, Partition, Split, TensorPort, TensorSource, fuse_blocks,
+};
 
 /// The pieces of a model as one block.
 fn fused(partition: &Partition) -> Result<(Block, BlockGraph)> {
-    fuse(&partition.graph, &|hash| Ok(partition.blocks[&hash].clone()))
+    fuse_blocks(&partition.graph, &|hash| Ok(partition.blocks[&hash].clone()))
 }
 
 /// The same as a partition of that one block.
@@ -36,13 +38,13 @@ fn as_partition(partition: &Partition) -> Partition {
 fn layers(seeds: &[u32]) -> Model {
     const WIDTH: usize = 1200;
     let mut builder = GraphBuilder::new("layers");
-    let mut value = builder.input("x", DType::F32, [WIDTH]);
+    let mut value = builder.add_input("x", DType::F32, [WIDTH]);
     for &seed in seeds {
-        let w = builder.weight("w", &[WIDTH], made_up(seed, WIDTH));
-        let scaled = builder.node("Mul", &[&value, &w], []);
-        value = builder.node("Relu", &[&scaled], []);
+        let w = builder.add_weight("w", &[WIDTH], made_up(seed, WIDTH));
+        let scaled = builder.add_node("Mul", &[&value, &w], []);
+        value = builder.add_node("Relu", &[&scaled], []);
     }
-    builder.output(&value);
+    builder.add_output(&value);
     Model::of(builder)
 }
 
@@ -81,7 +83,7 @@ fn a_fused_block_has_the_nodes_and_weights_of_the_whole_and_takes_and_gives_the_
         };
         assert_eq!(hashes(&block), hashes(&whole));
         assert_eq!(graph.inputs, pieces.graph.inputs);
-        let ports = |graph: &BlockGraph| -> Vec<Port> {
+        let ports = |graph: &BlockGraph| -> Vec<TensorPort> {
             graph.outputs.iter().map(|(port, _)| port.clone()).collect()
         };
         assert_eq!(ports(&graph), ports(&pieces.graph));
@@ -94,7 +96,7 @@ fn outputs_come_in_the_order_of_the_graph() {
     let model = layers(&[1, 2, 3]);
     let mut pieces = model.split(&Split::Blocks(3), &[]);
     let port = |block: usize| pieces.graph.blocks[block].outputs[0].clone();
-    let given = |block: usize| (port(block), Source::Block { block, output: 0 });
+    let given = |block: usize| (port(block), TensorSource::Block { block, output: 0 });
     let turned = vec![given(2), given(0), given(1)];
     let expected: Vec<String> = turned.iter().map(|(port, _)| port.name.clone()).collect();
     pieces.graph.outputs = turned;
@@ -108,13 +110,13 @@ fn outputs_come_in_the_order_of_the_graph() {
 #[test]
 fn an_exit_between_blocks_keeps_them_from_being_fused() {
     let mut builder = GraphBuilder::new("exit");
-    let x = builder.input("x", DType::F32, [4]);
-    let hidden = builder.node("Relu", &[&x], []);
-    builder.node_into("head", "Tanh", &[&hidden], &["early"], []);
-    let hidden = builder.node("Sigmoid", &[&hidden], []);
-    builder.node_into("end", "Neg", &[&hidden], &["late"], []);
-    builder.output("late");
-    builder.output("early");
+    let x = builder.add_input("x", DType::F32, [4]);
+    let hidden = builder.add_node("Relu", &[&x], []);
+    builder.add_node_into("head", "Tanh", &[&hidden], &["early"], []);
+    let hidden = builder.add_node("Sigmoid", &[&hidden], []);
+    builder.add_node_into("end", "Neg", &[&hidden], &["late"], []);
+    builder.add_output("late");
+    builder.add_output("early");
     let pieces = Model::of(builder).split(&Split::Every, &[exit("early", 0.5)]);
     let error = fused(&pieces).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -123,10 +125,10 @@ fn an_exit_between_blocks_keeps_them_from_being_fused() {
 
 /// A model of one node, `y` of `x`, for this version of the operators.
 fn one_node(op_type: &str, opset: i64) -> Model {
-    let mut builder = GraphBuilder::new("one").opset(opset);
-    builder.input("x", DType::F32, [2, 4]);
-    builder.node_into("only", op_type, &["x"], &["y"], [int("axis", 1)]);
-    builder.output_typed("y", DType::F32, [2, 4]);
+    let mut builder = GraphBuilder::new("one").with_opset(opset);
+    builder.add_input("x", DType::F32, [2, 4]);
+    builder.add_node_into("only", op_type, &["x"], &["y"], [int_attribute("axis", 1)]);
+    builder.add_typed_output("y", DType::F32, [2, 4]);
     Model::of(builder)
 }
 
@@ -139,12 +141,13 @@ fn one_after_the_other(first: &Model, second: &Model) -> (BlockGraph, Vec<Block>
     let [after] = second.graph.blocks.as_slice() else {
         panic!("{:?}", second.graph);
     };
-    let after = BlockNode { inputs: vec![Source::Block { block: 0, output: 0 }], ..after.clone() };
+    let after =
+        BlockNode { inputs: vec![TensorSource::Block { block: 0, output: 0 }], ..after.clone() };
     let outputs = second.graph.outputs.iter();
     let graph = BlockGraph {
         inputs: first.graph.inputs.clone(),
         outputs: outputs
-            .map(|(port, _)| (port.clone(), Source::Block { block: 1, output: 0 }))
+            .map(|(port, _)| (port.clone(), TensorSource::Block { block: 1, output: 0 }))
             .collect(),
         blocks: vec![before.clone(), after],
         exits: Vec::new(),
@@ -162,7 +165,7 @@ fn blocks_of_different_opsets_are_fused_where_operators_mean_the_same_in_both() 
         let find = |hash: ContentHash| -> Result<Block> {
             Ok(blocks.iter().find(|block| block.hash() == hash).unwrap().clone())
         };
-        let fused = fuse(&graph, &find);
+        let fused = fuse_blocks(&graph, &find);
         if fits {
             assert_eq!(fused.unwrap().0.node_count(), 2, "{before} {after}");
         } else {
@@ -194,7 +197,7 @@ fn unknown(graph: &GraphProto, outer: &HashSet<String>) -> Vec<String> {
 
 fn body(nodes: Vec<NodeProto>, output: &str) -> GraphProto {
     let mut body = GraphBuilder::new("body");
-    body.output(output);
+    body.add_output(output);
     GraphProto { node: nodes, ..body.build_graph() }
 }
 
@@ -202,20 +205,22 @@ fn body(nodes: Vec<NodeProto>, output: &str) -> GraphProto {
 fn choice(capture: &str, output: &str) -> NodeProto {
     let branch =
         |op: &str| body(vec![node(op, &[capture], &["i"]), node("Neg", &["i"], &["r"])], "r");
-    let attribute =
-        vec![graph("then_branch", branch("Relu")), graph("else_branch", branch("Tanh"))];
+    let attribute = vec![
+        graph_attribute("then_branch", branch("Relu")),
+        graph_attribute("else_branch", branch("Tanh")),
+    ];
     NodeProto { attribute, ..node("If", &["yes"], &[output]) }
 }
 
 /// The model of these nodes from `x` to `y`, with the constant `yes`.
 fn branching(nodes: Vec<NodeProto>) -> ModelProto {
     let mut builder = GraphBuilder::new("branching");
-    builder.input("x", DType::F32, [4]);
-    builder.output_typed("y", DType::F32, [4]);
-    let mut model = builder.build();
+    builder.add_input("x", DType::F32, [4]);
+    builder.add_typed_output("y", DType::F32, [4]);
+    let mut model = builder.build_model();
     let inner = graph_mut(&mut model);
     inner.node = nodes;
-    inner.initializer.push(raw_tensor("yes", DType::Bool.onnx(), &[], vec![1u8].into()));
+    inner.initializer.push(raw_tensor("yes", DType::Bool.to_onnx(), &[], vec![1u8].into()));
     model
 }
 
@@ -255,22 +260,22 @@ fn bodies_find_what_they_capture_under_its_new_name() {
 fn a_loop_in_a_fused_block_keeps_its_state_and_its_captures() {
     let scalar = Vec::<Dim>::new;
     let mut inner = GraphBuilder::new("body");
-    inner.input("iteration", DType::I64, scalar());
-    let go_on = inner.input("go_on", DType::Bool, scalar());
-    let state = inner.input("state", DType::F32, [4]);
-    let go_on = inner.node("Identity", &[&go_on], []);
-    let next = inner.node("Mul", &[&state, "scale"], []);
-    inner.output(&go_on);
-    inner.output(&next);
+    inner.add_input("iteration", DType::I64, scalar());
+    let keep_going = inner.add_input("keep_going", DType::Bool, scalar());
+    let state = inner.add_input("state", DType::F32, [4]);
+    let keep_going = inner.add_node("Identity", &[&keep_going], []);
+    let next = inner.add_node("Mul", &[&state, "scale"], []);
+    inner.add_output(&keep_going);
+    inner.add_output(&next);
     let mut builder = GraphBuilder::new("loop");
-    let x = builder.input("x", DType::F32, [4]);
-    builder.node_into("scale", "Sigmoid", &[&x], &["scale"], []);
-    let trips = builder.weight_i64("trips", &[], vec![3]);
+    let x = builder.add_input("x", DType::F32, [4]);
+    builder.add_node_into("scale", "Sigmoid", &[&x], &["scale"], []);
+    let trips = builder.add_i64_weight("trips", &[], vec![3]);
     let body = inner.build_graph();
-    let looped = builder.node("Loop", &[&trips, "", "scale"], [graph("body", body)]);
-    let rest = builder.node("Tanh", &[&looped], []);
-    builder.node_into("end", "Neg", &[&rest], &["y"], []);
-    builder.output_typed("y", DType::F32, [4]);
+    let looped = builder.add_node("Loop", &[&trips, "", "scale"], [graph_attribute("body", body)]);
+    let rest = builder.add_node("Tanh", &[&looped], []);
+    builder.add_node_into("end", "Neg", &[&rest], &["y"], []);
+    builder.add_typed_output("y", DType::F32, [4]);
     let pieces = Model::of(builder).split(&Split::Every, &[]);
     assert!(pieces.graph.blocks.len() > 2, "{:?}", pieces.graph);
     let (block, _) = fused(&pieces).unwrap();

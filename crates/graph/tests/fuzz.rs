@@ -22,13 +22,13 @@ use bytes::Bytes;
 use common::{Model, one_line};
 use prost::Message;
 use tessera_core::{Error, Result};
-use tessera_graph::infer::infer;
+use tessera_graph::infer::infer_types;
 use tessera_graph::onnx::tensor_shape_proto::dimension::Value as DimValue;
 use tessera_graph::onnx::type_proto::Value as TypeValue;
 use tessera_graph::onnx::{GraphProto, ModelProto, NodeProto, TypeProto};
 use tessera_graph::{
-    Block, ExitSpec, Graph, NoExternalData, SharedModel, Split, Types, block_cost, cut_points,
-    read, share, split,
+    Block, ExitSpec, Graph, InferredTypes, NoExternalData, SharedModel, Split, block_cost,
+    cut_points, read_model, share_blocks, split_into_chain,
 };
 
 /// A case that takes longer than this hangs.
@@ -333,14 +333,14 @@ fn exits_of(graph: &Graph) -> Vec<ExitSpec> {
     names.filter(|name| name.starts_with("exit")).map(|name| common::exit(name, 0.5)).collect()
 }
 
-fn cut(graph: &Graph, types: &Types, how: &Split, exits: &[ExitSpec]) -> Result<()> {
-    let made = split(graph, types, how, exits)?;
+fn cut(graph: &Graph, types: &InferredTypes, how: &Split, exits: &[ExitSpec]) -> Result<()> {
+    let made = split_into_chain(graph, types, how, exits)?;
     assert!(made.graph.is_sound(), "{how:?} made an unsound graph");
     for block in 0..made.graph.blocks.len() {
         block_cost(graph, types, &made, block);
     }
     for block in made.blocks.values() {
-        let again = Block::parse(block.program().clone())?;
+        let again = Block::parse_program(block.program().clone())?;
         assert_eq!(again.hash(), block.hash());
     }
     Ok(())
@@ -353,15 +353,15 @@ fn go_through(file: &Bytes, original: &Model) -> bool {
             one_line(&error);
         }
     };
-    check(Block::parse(file.clone()).map(|_| ()));
-    let graph = match read(file.clone(), &mut NoExternalData) {
+    check(Block::parse_program(file.clone()).map(|_| ()));
+    let graph = match read_model(file.clone(), &mut NoExternalData) {
         Ok(graph) => graph,
         Err(error) => {
             one_line(&error);
             return false;
         }
     };
-    let types = infer(&graph, &BTreeMap::new()).unwrap();
+    let types = infer_types(&graph, &BTreeMap::new()).unwrap();
     let exits = exits_of(&graph);
     check(cut_points(&graph, &types, &exits).map(|_| ()));
     for how in [Split::Every, Split::Blocks(2), Split::Blocks(5)] {
@@ -373,7 +373,7 @@ fn go_through(file: &Bytes, original: &Model) -> bool {
         SharedModel { graph: &original.graph, types: &original.types, exits: &original_exits },
         SharedModel { graph: &graph, types: &types, exits: &exits },
     ];
-    check(share(&models, &mut |_| ()).map(|shared| {
+    check(share_blocks(&models, &mut |_| ()).map(|shared| {
         assert!(shared.bytes_shared() <= shared.bytes_apart());
     }));
     true

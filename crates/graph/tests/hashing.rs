@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use prost::Message;
 use tessera_core::{ContentHash, DType, Dim};
 use tessera_graph::builder::{
-    self, GraphBuilder, IntoDims, f32_tensor, i64_tensor, int, ints, raw_tensor,
+    self, GraphBuilder, IntoDims, f32_tensor, i64_tensor, int_attribute, ints_attribute, raw_tensor,
 };
 use tessera_graph::onnx::{GraphProto, ModelProto, NodeProto, TensorProto};
 use tessera_graph::{Block, Split};
@@ -23,19 +23,19 @@ fn hash(proto: &ModelProto) -> ContentHash {
 /// A small convolutional net with a weight in the block and one (of 9 kB) beside it.
 fn net(opset: i64, dims: impl IntoDims, prefix: &str) -> ModelProto {
     let name = |name: &str| format!("{prefix}{name}");
-    let mut builder = GraphBuilder::new(name("net")).opset(opset);
-    let x = builder.input(&name("x"), DType::F32, dims);
-    let large = builder.weight(&name("large"), &[16, 16, 3, 3], made_up(1, 16 * 16 * 9));
-    let small = builder.weight(&name("small"), &[16, 1, 1], made_up(2, 16));
-    let pads = [ints("pads", &[1, 1, 1, 1])];
-    let conv = builder.node_named(&name("conv"), "Conv", &[&x, &large], pads);
-    let gate = builder.node_named(&name("gate"), "Sigmoid", &[&conv], []);
-    let shape = [ints("kernel_shape", &[2, 2]), ints("strides", &[2, 2])];
-    let pool = builder.node_named(&name("pool"), "MaxPool", &[&gate], shape);
-    let scaled = builder.node_named(&name("scale"), "PRelu", &[&pool, &small], []);
-    let mean = builder.node_named(&name("mean"), "GlobalAveragePool", &[&scaled], []);
-    builder.output(&mean);
-    builder.build()
+    let mut builder = GraphBuilder::new(name("net")).with_opset(opset);
+    let x = builder.add_input(&name("x"), DType::F32, dims);
+    let large = builder.add_weight(&name("large"), &[16, 16, 3, 3], made_up(1, 16 * 16 * 9));
+    let small = builder.add_weight(&name("small"), &[16, 1, 1], made_up(2, 16));
+    let pads = [ints_attribute("pads", &[1, 1, 1, 1])];
+    let conv = builder.add_named_node(&name("conv"), "Conv", &[&x, &large], pads);
+    let gate = builder.add_named_node(&name("gate"), "Sigmoid", &[&conv], []);
+    let shape = [ints_attribute("kernel_shape", &[2, 2]), ints_attribute("strides", &[2, 2])];
+    let pool = builder.add_named_node(&name("pool"), "MaxPool", &[&gate], shape);
+    let scaled = builder.add_named_node(&name("scale"), "PRelu", &[&pool, &small], []);
+    let mean = builder.add_named_node(&name("mean"), "GlobalAveragePool", &[&scaled], []);
+    builder.add_output(&mean);
+    builder.build_model()
 }
 
 fn plain() -> ModelProto {
@@ -109,7 +109,7 @@ fn how_a_weight_is_written_leaves_no_trace() {
         for tensor in std::mem::take(&mut graph.initializer) {
             let name = tensor.name().to_owned();
             let mut constant = node("Constant", &[], &[&name]);
-            constant.attribute = vec![builder::tensor("value", tensor)];
+            constant.attribute = vec![builder::tensor_attribute("value", tensor)];
             graph.node.push(constant);
         }
     });
@@ -120,7 +120,7 @@ fn how_a_weight_is_written_leaves_no_trace() {
 fn how_a_tensor_in_an_attribute_is_written_leaves_no_trace() {
     let filled = |value: TensorProto| {
         let fill = NodeProto {
-            attribute: vec![builder::tensor("value", value)],
+            attribute: vec![builder::tensor_attribute("value", value)],
             ..node("ConstantOfShape", &["shape"], &["y"])
         };
         calling(vec![node("Shape", &["x"], &["shape"]), fill], vec![])
@@ -148,13 +148,13 @@ fn an_opset_that_changed_none_of_the_operators_leaves_no_trace() {
     assert_ne!(of(16), of(15));
     assert_ne!(of(16), of(22));
     let convolution = |opset| {
-        let mut builder = GraphBuilder::new("convolution").opset(opset);
-        let x = builder.input("x", DType::F32, [1, 1, 4, 4]);
-        let w = builder.weight("w", &[1, 1, 1, 1], vec![2.0]);
-        let conv = builder.node("Conv", &[&x, &w], []);
-        let y = builder.node("Sigmoid", &[&conv], []);
-        builder.output(&y);
-        hash(&builder.build())
+        let mut builder = GraphBuilder::new("convolution").with_opset(opset);
+        let x = builder.add_input("x", DType::F32, [1, 1, 4, 4]);
+        let w = builder.add_weight("w", &[1, 1, 1, 1], vec![2.0]);
+        let conv = builder.add_node("Conv", &[&x, &w], []);
+        let y = builder.add_node("Sigmoid", &[&conv], []);
+        builder.add_output(&y);
+        hash(&builder.build_model())
     };
     assert_eq!(convolution(13), convolution(17));
 }
@@ -162,11 +162,11 @@ fn an_opset_that_changed_none_of_the_operators_leaves_no_trace() {
 #[test]
 fn an_operator_whose_definition_changed_is_another() {
     let softmax = |opset| {
-        let mut builder = GraphBuilder::new("softmax").opset(opset);
-        let x = builder.input("x", DType::F32, [2, 3, 4]);
-        let y = builder.node("Softmax", &[&x], []);
-        builder.output(&y);
-        hash(&builder.build())
+        let mut builder = GraphBuilder::new("softmax").with_opset(opset);
+        let x = builder.add_input("x", DType::F32, [2, 3, 4]);
+        let y = builder.add_node("Softmax", &[&x], []);
+        builder.add_output(&y);
+        hash(&builder.build_model())
     };
     assert_eq!(softmax(11), softmax(12));
     assert_ne!(softmax(12), softmax(13));
@@ -216,15 +216,18 @@ fn what_a_block_computes_counts() {
     let cases: Vec<(&str, ModelProto)> = vec![
         (
             "dtype of a weight in the block",
-            changed(|graph| graph.initializer[1].data_type = Some(DType::I32.onnx())),
+            changed(|graph| graph.initializer[1].data_type = Some(DType::I32.to_onnx())),
         ),
         (
             "dtype of a weight beside it",
-            changed(|graph| graph.initializer[0].data_type = Some(DType::I32.onnx())),
+            changed(|graph| graph.initializer[0].data_type = Some(DType::I32.to_onnx())),
         ),
         ("shape of a weight", changed(|graph| graph.initializer[1].dims = vec![1, 16, 1, 1])),
         ("value of an attribute", changed(|graph| graph.node[2].attribute[1].ints = vec![1, 2])),
-        ("an attribute more", changed(|graph| graph.node[2].attribute.push(int("ceil_mode", 1)))),
+        (
+            "an attribute more",
+            changed(|graph| graph.node[2].attribute.push(int_attribute("ceil_mode", 1))),
+        ),
         ("operator", changed(|graph| graph.node[1].op_type = Some("Tanh".to_owned()))),
         (
             "one node less",
@@ -243,14 +246,14 @@ fn what_a_block_computes_counts() {
 fn dtypes_of_inputs_and_the_wiring_count() {
     let of = |dtype: DType, first: &str, second: &str| {
         let mut builder = GraphBuilder::new("wiring");
-        builder.input("a", dtype, [4]);
-        let b = builder.node("Neg", &["a"], []);
+        builder.add_input("a", dtype, [4]);
+        let b = builder.add_node("Neg", &["a"], []);
         let name = |which: &str| {
             if which == "a" { "a".to_owned() } else { b.clone() }
         };
-        let y = builder.node("Sub", &[&name(first), &name(second)], []);
-        builder.output(&y);
-        hash(&builder.build())
+        let y = builder.add_node("Sub", &[&name(first), &name(second)], []);
+        builder.add_output(&y);
+        hash(&builder.build_model())
     };
     assert_ne!(of(DType::F32, "a", "b"), of(DType::F32, "b", "a"));
     assert_ne!(of(DType::F32, "a", "b"), of(DType::F32, "a", "a"));
@@ -267,15 +270,15 @@ fn the_order_of_independent_nodes_and_outputs_leaves_no_trace() {
             node("Concat", &["a", "b"], &["both"]),
         ];
         let mut builder = GraphBuilder::new("outputs");
-        builder.input("a", DType::F32, [4]);
-        builder.input("b", dtype, [4]);
+        builder.add_input("a", DType::F32, [4]);
+        builder.add_input("b", dtype, [4]);
         for name in ["left", "right", "both"] {
-            builder.output(name);
+            builder.add_output(name);
         }
-        let mut proto = builder.build();
+        let mut proto = builder.build_model();
         let mut nodes: Vec<NodeProto> = order.map(|at| nodes[at].clone()).to_vec();
         for concat in nodes.iter_mut().filter(|node| node.op_type() == "Concat") {
-            concat.attribute = vec![int("axis", 0)];
+            concat.attribute = vec![int_attribute("axis", 0)];
         }
         graph_mut(&mut proto).node = nodes;
         hash(&proto)
@@ -299,15 +302,15 @@ fn outputs_that_differ_in_the_type_of_a_weight_alone_have_one_order() {
             nodes.reverse();
         }
         let mut builder = GraphBuilder::new("weights");
-        builder.input("x", DType::F32, [4]);
+        builder.add_input("x", DType::F32, [4]);
         // The same bytes as one long and as two short integers.
-        builder.initializer(i64_tensor("long", &[1], &[4]));
+        builder.add_initializer(i64_tensor("long", &[1], &[4]));
         let bytes = [4i32.to_le_bytes(), 0i32.to_le_bytes()].concat();
-        builder.initializer(raw_tensor("short", DType::I32.onnx(), &[2], bytes.into()));
+        builder.add_initializer(raw_tensor("short", DType::I32.to_onnx(), &[2], bytes.into()));
         for name in ["first", "second"] {
-            builder.output(name);
+            builder.add_output(name);
         }
-        let mut proto = builder.build();
+        let mut proto = builder.build_model();
         graph_mut(&mut proto).node = nodes;
         hash(&proto)
     };
@@ -318,14 +321,14 @@ fn outputs_that_differ_in_the_type_of_a_weight_alone_have_one_order() {
 fn a_block_reads_back_from_its_file() {
     let model = Model::read(&plain());
     for (hash, block) in model.split(&Split::Every, &[]).blocks {
-        let read = Block::parse(block.program().clone()).unwrap();
+        let read = Block::parse_program(block.program().clone()).unwrap();
         assert_eq!(read.hash(), hash);
         assert_eq!(read.inputs(), block.inputs());
         assert_eq!(read.outputs(), block.outputs());
         assert_eq!(read.weights(), block.weights());
         assert_eq!(read.operators(), block.operators());
         assert_eq!(read.node_count(), block.node_count());
-        assert_eq!(ContentHash::of(block.program()), hash);
+        assert_eq!(ContentHash::of_content(block.program()), hash);
     }
     let whole = model.whole();
     let [large] = whole.weights() else {

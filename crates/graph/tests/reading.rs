@@ -10,20 +10,22 @@ use bytes::Bytes;
 use common::{Model, calling, graph_mut, node, opset, program};
 use prost::Message;
 use tessera_core::{DType, Dim, Error};
-use tessera_graph::builder::{self, GraphBuilder, f32_tensor, float, i64_tensor, int, ints};
+use tessera_graph::builder::{
+    self, GraphBuilder, f32_tensor, float_attribute, i64_tensor, int_attribute, ints_attribute,
+};
 use tessera_graph::onnx::attribute_proto::AttributeType;
 use tessera_graph::onnx::{
     AttributeProto, ModelProto, SparseTensorProto, StringStringEntryProto, TensorProto,
     tensor_proto,
 };
-use tessera_graph::{ExternalData, Split, Weight, read};
+use tessera_graph::{ExternalData, Split, Weight, read_model};
 
 /// A model that hands out the weight `w`.
 fn holding(tensor: TensorProto) -> ModelProto {
     let mut builder = GraphBuilder::new("holding");
-    let w = builder.initializer(TensorProto { name: Some("w".to_owned()), ..tensor });
-    builder.output(&w);
-    builder.build()
+    let w = builder.add_initializer(TensorProto { name: Some("w".to_owned()), ..tensor });
+    builder.add_output(&w);
+    builder.build_model()
 }
 
 /// The type and the bytes of a dense weight.
@@ -36,7 +38,7 @@ fn dense(model: &Model, name: &str) -> (String, Vec<u8>) {
 }
 
 fn typed(dtype: DType, dims: &[i64]) -> TensorProto {
-    TensorProto { data_type: Some(dtype.onnx()), dims: dims.to_vec(), ..TensorProto::default() }
+    TensorProto { data_type: Some(dtype.to_onnx()), dims: dims.to_vec(), ..TensorProto::default() }
 }
 
 #[test]
@@ -97,11 +99,11 @@ fn elements_are_the_same_in_whichever_field_they_are_written() {
 #[test]
 fn an_initialiser_that_is_also_an_input_is_no_input_and_from_ir_4_a_default() {
     let mut builder = GraphBuilder::new("old");
-    let x = builder.input("x", DType::F32, [4]);
-    let w = builder.weight("w", &[4], vec![1.0; 4]);
-    let y = builder.node("Add", &[&x, &w], []);
-    builder.output(&y);
-    let mut proto = builder.build();
+    let x = builder.add_input("x", DType::F32, [4]);
+    let w = builder.add_weight("w", &[4], vec![1.0; 4]);
+    let y = builder.add_node("Add", &[&x, &w], []);
+    builder.add_output(&y);
+    let mut proto = builder.build_model();
     let mut also = graph_mut(&mut proto).input[0].clone();
     also.name = Some(w);
     graph_mut(&mut proto).input.push(also);
@@ -113,7 +115,7 @@ fn an_initialiser_that_is_also_an_input_is_no_input_and_from_ir_4_a_default() {
             ids.iter().map(|&id| graph.value_name(id).to_owned()).collect()
         };
         assert_eq!(names(graph.inputs()), ["x"]);
-        assert_eq!(names(graph.defaults()), defaults);
+        assert_eq!(names(graph.inputs_with_defaults()), defaults);
         assert!(graph.weight(model.id("w")).is_some());
     }
 }
@@ -135,10 +137,10 @@ fn nodes_may_stand_in_any_order() {
 fn dimensions_keep_their_names_and_may_have_none() {
     let mut builder = GraphBuilder::new("symbols");
     let batch = || Dim::Symbol("batch".to_owned());
-    let x = builder.input("x", DType::F32, [batch(), Dim::Unknown, Dim::Fixed(4)]);
-    let any = builder.input_of_any_shape("any", DType::I64);
-    let y = builder.node("Relu", &[&x], []);
-    builder.output(&y);
+    let x = builder.add_input("x", DType::F32, [batch(), Dim::Unknown, Dim::Fixed(4)]);
+    let any = builder.add_input_of_any_shape("any", DType::I64);
+    let y = builder.add_node("Relu", &[&x], []);
+    builder.add_output(&y);
     let model = Model::of(builder);
     let declared = |name: &str| model.graph.declared_type(model.id(name)).unwrap().to_string();
     assert_eq!(declared(&x), "f32[batch,?,4]");
@@ -159,10 +161,10 @@ fn constant_nodes_of_every_form_become_weights() {
         dims: vec![3],
     };
     let forms = [
-        (builder::tensor("value", f32_tensor("", &[2, 1], &[1.0, 2.0])), "f32[2,1]"),
-        (float("value_float", 0.5), "f32[]"),
-        (int("value_int", -7), "i64[]"),
-        (ints("value_ints", &[1, 2, 3]), "i64[3]"),
+        (builder::tensor_attribute("value", f32_tensor("", &[2, 1], &[1.0, 2.0])), "f32[2,1]"),
+        (float_attribute("value_float", 0.5), "f32[]"),
+        (int_attribute("value_int", -7), "i64[]"),
+        (ints_attribute("value_ints", &[1, 2, 3]), "i64[3]"),
         (
             AttributeProto {
                 floats: vec![1.0, 2.0],
@@ -170,7 +172,7 @@ fn constant_nodes_of_every_form_become_weights() {
             },
             "f32[2]",
         ),
-        (builder::string("value_string", "text"), "string[]"),
+        (builder::string_attribute("value_string", "text"), "string[]"),
         (
             AttributeProto {
                 strings: vec![Bytes::from_static(b"a"), Bytes::new()],
@@ -189,8 +191,8 @@ fn constant_nodes_of_every_form_become_weights() {
     for (attribute, expected) in forms {
         let form = attribute.name().to_owned();
         let mut builder = GraphBuilder::new("constant");
-        let c = builder.node("Constant", &[], [attribute]);
-        builder.output(&c);
+        let c = builder.add_node("Constant", &[], [attribute]);
+        builder.add_output(&c);
         let model = Model::of(builder);
         assert!(model.graph.nodes().is_empty(), "{form}");
         let weight = model.graph.weight(model.id(&c)).unwrap();
@@ -201,14 +203,14 @@ fn constant_nodes_of_every_form_become_weights() {
 
 #[test]
 fn strings_reach_the_block_the_empty_one_too() {
-    let mut builder = GraphBuilder::new("strings").opset(19);
-    let x = builder.input("x", DType::String, [3]);
+    let mut builder = GraphBuilder::new("strings").with_opset(19);
+    let x = builder.add_input("x", DType::String, [3]);
     let words: Vec<Bytes> =
         ["one", "", "drei"].map(|word| Bytes::from_static(word.as_bytes())).to_vec();
     let w = builder
-        .initializer(TensorProto { string_data: words.clone(), ..typed(DType::String, &[3]) });
-    let same = builder.node("Equal", &[&x, &w], []);
-    builder.output(&same);
+        .add_initializer(TensorProto { string_data: words.clone(), ..typed(DType::String, &[3]) });
+    let same = builder.add_node("Equal", &[&x, &w], []);
+    builder.add_output(&same);
     let program = program(&Model::of(builder).whole());
     assert_eq!(program.initializer[0].string_data, words);
     assert_eq!(program.initializer[0].dims, [3]);
@@ -222,7 +224,7 @@ struct Folder {
 }
 
 impl ExternalData for Folder {
-    fn open(&mut self, location: &str) -> Result<Bytes, Error> {
+    fn open_file(&mut self, location: &str) -> Result<Bytes, Error> {
         self.opened.push(location.to_owned());
         let file = self.files.get(location).cloned();
         file.ok_or_else(|| Error::not_found(format!("{location} does not exist")))
@@ -266,7 +268,7 @@ fn tensors_lie_in_files_beside_the_model_at_offsets_of_their_own() {
     folder.files.insert("weights/all.bin".to_owned(), all.into());
     folder.files.insert("third.bin".to_owned(), third.clone().into());
     proto.opset_import = vec![opset("", 17)];
-    let graph = read(proto.encode_to_vec().into(), &mut folder).unwrap();
+    let graph = read_model(proto.encode_to_vec().into(), &mut folder).unwrap();
     for (name, expected) in [("first", first), ("second", second), ("third", third)] {
         let Some(Weight::Dense { bytes, .. }) = graph.weight(graph.find_value(name).unwrap())
         else {

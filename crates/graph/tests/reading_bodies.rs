@@ -7,7 +7,9 @@ mod common;
 use common::{Model, block_at, call, calling, function, graph_mut, node, program};
 use tessera_core::{DType, Dim};
 use tessera_graph::Split;
-use tessera_graph::builder::{GraphBuilder, f32_tensor, float, graph, raw_tensor};
+use tessera_graph::builder::{
+    GraphBuilder, f32_tensor, float_attribute, graph_attribute, raw_tensor,
+};
 use tessera_graph::onnx::attribute_proto::AttributeType;
 use tessera_graph::onnx::{AttributeProto, GraphProto, ModelProto, NodeProto};
 
@@ -31,9 +33,9 @@ fn a_functions_attribute_is_the_calls_or_the_default_or_left_out() {
     let mut defaulted = required.clone();
     defaulted.name = Some("Defaulted".to_owned());
     defaulted.attribute.clear();
-    defaulted.attribute_proto = vec![float("slope", 0.25)];
+    defaulted.attribute_proto = vec![float_attribute("slope", 0.25)];
     let given = |name: &str, inputs: &[&str], outputs: &[&str]| NodeProto {
-        attribute: vec![float("slope", 0.75)],
+        attribute: vec![float_attribute("slope", 0.75)],
         ..call(name, inputs, outputs)
     };
     let nodes = vec![
@@ -123,21 +125,24 @@ fn a_function_may_hand_an_input_straight_out() {
 /// An `If` on the constant `yes`.
 fn choice(yes: &str, output: &str, then: GraphProto, otherwise: GraphProto) -> NodeProto {
     NodeProto {
-        attribute: vec![graph("then_branch", then), graph("else_branch", otherwise)],
+        attribute: vec![
+            graph_attribute("then_branch", then),
+            graph_attribute("else_branch", otherwise),
+        ],
         ..node("If", &[yes], &[output])
     }
 }
 
 fn body(nodes: Vec<NodeProto>, output: &str) -> GraphProto {
     let mut body = GraphBuilder::new("body");
-    body.output(output);
+    body.add_output(output);
     GraphProto { node: nodes, ..body.build_graph() }
 }
 
 /// A model with an input `x`, a constant `yes` and these nodes.
 fn branching(nodes: Vec<NodeProto>) -> ModelProto {
     let mut proto = calling(nodes, vec![]);
-    let yes = raw_tensor("yes", DType::Bool.onnx(), &[], vec![1u8].into());
+    let yes = raw_tensor("yes", DType::Bool.to_onnx(), &[], vec![1u8].into());
     graph_mut(&mut proto).initializer.push(yes);
     proto
 }
@@ -236,19 +241,20 @@ fn a_capture_two_bodies_deep_belongs_to_the_outermost_node() {
 fn a_loop_captures_and_carries() {
     let mut inner = GraphBuilder::new("body");
     let scalar = Vec::<Dim>::new;
-    inner.input("iteration", DType::I64, scalar());
-    let go_on = inner.input("go_on", DType::Bool, scalar());
-    let state = inner.input("state", DType::F32, [4]);
-    let go_on = inner.node("Identity", &[&go_on], []);
-    let next = inner.node("Mul", &[&state, "scale"], []);
-    inner.output(&go_on);
-    inner.output(&next);
+    inner.add_input("iteration", DType::I64, scalar());
+    let keep_going = inner.add_input("keep_going", DType::Bool, scalar());
+    let state = inner.add_input("state", DType::F32, [4]);
+    let keep_going = inner.add_node("Identity", &[&keep_going], []);
+    let next = inner.add_node("Mul", &[&state, "scale"], []);
+    inner.add_output(&keep_going);
+    inner.add_output(&next);
     let mut builder = GraphBuilder::new("loop");
-    let x = builder.input("x", DType::F32, [4]);
-    builder.node_into("scaling", "Sigmoid", &[&x], &["scale"], []);
-    let trips = builder.weight_i64("trips", &[], vec![3]);
-    let y = builder.node("Loop", &[&trips, "", &x], [graph("body", inner.build_graph())]);
-    builder.output(&y);
+    let x = builder.add_input("x", DType::F32, [4]);
+    builder.add_node_into("scaling", "Sigmoid", &[&x], &["scale"], []);
+    let trips = builder.add_i64_weight("trips", &[], vec![3]);
+    let y =
+        builder.add_node("Loop", &[&trips, "", &x], [graph_attribute("body", inner.build_graph())]);
+    builder.add_output(&y);
     let model = Model::of(builder);
     assert_eq!(captures(&model, "Loop"), ["scale"]);
     let partition = model.split(&Split::At(vec![]), &[]);

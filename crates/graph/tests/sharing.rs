@@ -8,7 +8,7 @@ use common::{Model, exit, made_up};
 use proptest::prelude::*;
 use tessera_core::{ContentHash, DType};
 use tessera_graph::builder::GraphBuilder;
-use tessera_graph::{ExitSpec, Partition, Shared, SharedModel, share};
+use tessera_graph::{ExitSpec, Partition, SharedModel, SharedPartitions, share_blocks};
 
 /// Elements of a layer's weight, enough that it is stored on its own.
 const WIDTH: usize = 1200;
@@ -17,29 +17,29 @@ const LAYER: usize = WIDTH * 4;
 
 /// A layer with a weight of its own (by seed) and an activation.
 fn layer(builder: &mut GraphBuilder, value: &str, seed: u32) -> String {
-    let w = builder.weight("w", &[WIDTH], made_up(seed, WIDTH));
-    let scaled = builder.node("Mul", &[value, &w], []);
-    builder.node("Relu", &[&scaled], [])
+    let w = builder.add_weight("w", &[WIDTH], made_up(seed, WIDTH));
+    let scaled = builder.add_node("Mul", &[value, &w], []);
+    builder.add_node("Relu", &[&scaled], [])
 }
 
 /// A model of layers with these seeds.
 fn chain(seeds: &[u32]) -> Model {
     let mut builder = GraphBuilder::new("chain");
-    let mut value = builder.input("x", DType::F32, [WIDTH]);
+    let mut value = builder.add_input("x", DType::F32, [WIDTH]);
     for &seed in seeds {
         value = layer(&mut builder, &value, seed);
     }
-    builder.output(&value);
+    builder.add_output(&value);
     Model::of(builder)
 }
 
-fn share_with(models: &[&Model], exits: &[ExitSpec]) -> Shared {
+fn share_with(models: &[&Model], exits: &[ExitSpec]) -> SharedPartitions {
     let given: Vec<SharedModel<'_>> = models
         .iter()
         .map(|model| SharedModel { graph: &model.graph, types: &model.types, exits })
         .collect();
     let mut seen = Vec::new();
-    let shared = share(&given, &mut |index| seen.push(index)).unwrap();
+    let shared = share_blocks(&given, &mut |index| seen.push(index)).unwrap();
     assert_eq!(seen, (0..models.len()).collect::<Vec<_>>());
     assert_eq!(shared.partitions.len(), models.len());
     for (model, partition) in models.iter().zip(&shared.partitions) {
@@ -48,7 +48,7 @@ fn share_with(models: &[&Model], exits: &[ExitSpec]) -> Shared {
     shared
 }
 
-fn share_all(models: &[&Model]) -> Shared {
+fn share_all(models: &[&Model]) -> SharedPartitions {
     share_with(models, &[])
 }
 
@@ -64,7 +64,7 @@ fn siblings_share_one_block_and_keep_one_each() {
     assert_eq!((a.len(), b.len()), (2, 2));
     assert_eq!(a[0], b[0]);
     assert_ne!(a[1], b[1]);
-    let users = shared.users();
+    let users = shared.models_by_block();
     assert_eq!(users.len(), 3);
     assert_eq!(users[&a[0]], [0, 1]);
     assert_eq!(users[&a[1]], [0]);
@@ -83,7 +83,7 @@ fn a_run_in_the_middle_is_shared_by_itself() {
     let (a, b) = (path(&shared.partitions[0]), path(&shared.partitions[1]));
     assert_eq!((a.len(), b.len()), (3, 3));
     assert_eq!(a[1], b[1]);
-    assert_eq!(shared.users().len(), 5);
+    assert_eq!(shared.models_by_block().len(), 5);
     assert_eq!(shared.bytes_apart(), 9 * LAYER);
     assert_eq!(shared.bytes_shared(), 7 * LAYER);
 }
@@ -114,7 +114,7 @@ fn models_with_nothing_in_common_stay_whole() {
     let (first, second) = (chain(&[1, 2, 3]), chain(&[4, 5, 6]));
     let shared = share_all(&[&first, &second]);
     assert!(shared.partitions.iter().all(|partition| path(partition).len() == 1));
-    assert_eq!(shared.users().len(), 2);
+    assert_eq!(shared.models_by_block().len(), 2);
     assert_eq!(shared.bytes_apart(), shared.bytes_shared());
 }
 
@@ -152,7 +152,7 @@ fn three_models_share_in_pairs() {
     assert_eq!(lengths, [2, 3, 2]);
     assert_eq!(shared.bytes_apart(), 9 * LAYER);
     assert_eq!(shared.bytes_shared(), 6 * LAYER);
-    let mut users: Vec<Vec<usize>> = shared.users().into_values().collect();
+    let mut users: Vec<Vec<usize>> = shared.models_by_block().into_values().collect();
     users.sort();
     assert_eq!(users, [vec![0], vec![0, 1], vec![1], vec![1, 2], vec![2]]);
 }
@@ -169,7 +169,7 @@ fn activations_that_all_models_have_do_not_tear_them_apart() {
 /// Layers with these seeds, and an exit after the first `before` of them.
 fn with_exit(seeds: &[u32], before: usize, head: u32) -> Model {
     let mut builder = GraphBuilder::new("exiting");
-    let mut value = builder.input("x", DType::F32, [WIDTH]);
+    let mut value = builder.add_input("x", DType::F32, [WIDTH]);
     let mut hung = String::new();
     for (number, &seed) in seeds.iter().enumerate() {
         value = layer(&mut builder, &value, seed);
@@ -177,10 +177,10 @@ fn with_exit(seeds: &[u32], before: usize, head: u32) -> Model {
             hung.clone_from(&value);
         }
     }
-    let w = builder.weight("head", &[WIDTH], made_up(head, WIDTH));
-    builder.node_into("head", "Mul", &[&hung, &w], &["early"], []);
-    builder.output(&value);
-    builder.output("early");
+    let w = builder.add_weight("head", &[WIDTH], made_up(head, WIDTH));
+    builder.add_node_into("head", "Mul", &[&hung, &w], &["early"], []);
+    builder.add_output(&value);
+    builder.add_output("early");
     Model::of(builder)
 }
 
@@ -203,7 +203,7 @@ fn heads_of_exits_are_blocks_and_may_be_shared_too() {
     let other_head = with_exit(&[1, 2, 3, 10], 2, 51);
     let shared = share_with(&[&first, &other_head], &exits);
     assert_eq!(shared.bytes_shared(), 6 * LAYER);
-    assert_eq!(shared.users().len(), 4);
+    assert_eq!(shared.models_by_block().len(), 4);
 }
 
 fn config() -> ProptestConfig {

@@ -41,7 +41,7 @@ impl FromStr for Arrivals {
 
 /// The times at which requests are due, from the start of the run; it has no end.
 #[derive(Clone, Debug)]
-pub(crate) struct Schedule {
+pub(crate) struct ArrivalSchedule {
     arrivals: Arrivals,
     /// Seconds between two on average.
     gap: f64,
@@ -51,19 +51,19 @@ pub(crate) struct Schedule {
     random: Random,
 }
 
-impl Schedule {
+impl ArrivalSchedule {
     /// A schedule of `rate` requests a second, which must be above zero.
     pub(crate) fn new(arrivals: Arrivals, rate: f64, seed: u64) -> Self {
         Self { arrivals, gap: 1.0 / rate, at: 0.0, count: 0, random: Random::new(seed) }
     }
 }
 
-impl Iterator for Schedule {
+impl Iterator for ArrivalSchedule {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
         self.at = match self.arrivals {
-            Arrivals::Poisson => self.at - self.random.unit().ln() * self.gap,
+            Arrivals::Poisson => self.at - self.random.next_fraction().ln() * self.gap,
             // Multiplied, not added up: the error of an hour's additions would show.
             Arrivals::Constant => self.count as f64 * self.gap,
         };
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn poisson_arrivals_have_the_rate_and_the_spread_of_their_name() {
         let count = 100_000;
-        let times: Vec<f64> = Schedule::new(Arrivals::Poisson, 1000.0, 7)
+        let times: Vec<f64> = ArrivalSchedule::new(Arrivals::Poisson, 1000.0, 7)
             .take(count)
             .map(|time| time.as_secs_f64())
             .collect();
@@ -93,14 +93,14 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_arrivals_and_another_gives_others() {
-        let take = |seed| Schedule::new(Arrivals::Poisson, 50.0, seed).take(100);
+        let take = |seed| ArrivalSchedule::new(Arrivals::Poisson, 50.0, seed).take(100);
         assert!(take(3).eq(take(3)));
         assert!(!take(3).eq(take(4)));
     }
 
     #[test]
     fn constant_arrivals_are_even_and_do_not_drift() {
-        let mut schedule = Schedule::new(Arrivals::Constant, 1000.0, 0);
+        let mut schedule = ArrivalSchedule::new(Arrivals::Constant, 1000.0, 0);
         assert_eq!(schedule.next(), Some(Duration::ZERO));
         assert_eq!(schedule.next(), Some(Duration::from_millis(1)));
         let late = schedule.nth(3_599_997).map(|time| time.as_secs_f64()).unwrap();

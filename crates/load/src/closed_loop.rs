@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use tessera_core::{Error, Result};
 use tokio::task::JoinSet;
 
-use crate::client::{Client, Outcome};
-use crate::session::Session;
+use crate::client::LoadClient;
+use crate::exchange::ExchangeOutcome;
+use crate::session::LoadSession;
 
 /// A client whose connection failed waits this long: without it, clients of a server that is not
 /// there would only keep this machine busy.
-const PAUSE: Duration = Duration::from_millis(10);
+const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The clients at work; they end when this is dropped.
 pub(crate) struct ClosedLoop {
@@ -23,11 +24,15 @@ pub(crate) struct ClosedLoop {
 
 impl ClosedLoop {
     /// Sets `clients` to work until the window ends or `requests` are sent.
-    pub(crate) fn start(session: &Arc<Session>, clients: usize, requests: Option<u64>) -> Self {
+    pub(crate) fn start_clients(
+        session: &Arc<LoadSession>,
+        clients: usize,
+        requests: Option<u64>,
+    ) -> Self {
         let tickets = Arc::new(AtomicU64::new(requests.unwrap_or(u64::MAX)));
         let mut set = JoinSet::new();
         for index in 0..clients {
-            set.spawn(work(Arc::clone(session), Arc::clone(&tickets), index));
+            set.spawn(run_client(Arc::clone(session), Arc::clone(&tickets), index));
         }
         Self { clients: set }
     }
@@ -41,35 +46,35 @@ impl ClosedLoop {
     }
 
     /// Ends all clients, in the middle of a request too.
-    pub(crate) async fn abandon(&mut self) {
+    pub(crate) async fn cancel_clients(&mut self) {
         self.clients.shutdown().await;
     }
 }
 
-async fn work(session: Arc<Session>, tickets: Arc<AtomicU64>, index: usize) {
-    let mut client = Client::new(Arc::clone(&session));
-    client.connect().await;
+async fn run_client(session: Arc<LoadSession>, tickets: Arc<AtomicU64>, index: usize) {
+    let mut client = LoadClient::new(Arc::clone(&session));
+    client.connect_early().await;
     // Clients start with different requests.
     for turn in index.. {
         let due = Instant::now();
         if session.is_closing() || session.window.end.is_some_and(|end| due >= end) {
             return;
         }
-        if session.window.contains(due) && !take(&tickets) {
+        if session.window.contains(due) && !take_ticket(&tickets) {
             return;
         }
-        session.issue(due);
-        let exchange = client.exchange(turn, due + session.timeout).await;
-        let failed = exchange.outcome == Outcome::Connection;
-        session.settle(due, due, exchange);
+        session.count_issued(due);
+        let exchange = client.send_request(turn, due + session.timeout).await;
+        let failed = exchange.outcome == ExchangeOutcome::Connection;
+        session.record_exchange(due, due, exchange);
         if failed {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RECONNECT_PAUSE).await;
         }
     }
 }
 
 /// Takes one of the requests that are left to send.
-fn take(tickets: &AtomicU64) -> bool {
+fn take_ticket(tickets: &AtomicU64) -> bool {
     let less_one = |left: u64| left.checked_sub(1);
     tickets.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less_one).is_ok()
 }
@@ -81,6 +86,9 @@ mod tests {
     #[test]
     fn there_are_as_many_tickets_as_requests() {
         let tickets = AtomicU64::new(2);
-        assert_eq!([take(&tickets), take(&tickets), take(&tickets)], [true, true, false]);
+        assert_eq!(
+            [take_ticket(&tickets), take_ticket(&tickets), take_ticket(&tickets)],
+            [true, true, false]
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use tessera_core::{DType, Error, Result};
 
-const TABLE: &[(DType, &str)] = &[
+const DATATYPE_NAMES: &[(DType, &str)] = &[
     (DType::Bool, "BOOL"),
     (DType::U8, "UINT8"),
     (DType::U16, "UINT16"),
@@ -20,15 +20,15 @@ const TABLE: &[(DType, &str)] = &[
 ];
 
 /// What the protocol calls `dtype`.
-pub(crate) fn name(dtype: DType) -> Result<&'static str> {
-    TABLE.iter().find(|row| row.0 == dtype).map(|row| row.1).ok_or_else(|| {
+pub(crate) fn datatype_name(dtype: DType) -> Result<&'static str> {
+    DATATYPE_NAMES.iter().find(|row| row.0 == dtype).map(|row| row.1).ok_or_else(|| {
         Error::unsupported(format!("the Open Inference Protocol has no name for {dtype}"))
     })
 }
 
 /// The dtype that the protocol calls `text`.
-pub(crate) fn parse(text: &str) -> Result<DType> {
-    TABLE
+pub(crate) fn parse_datatype(text: &str) -> Result<DType> {
+    DATATYPE_NAMES
         .iter()
         .find(|row| row.1 == text)
         .map(|row| row.0)
@@ -41,11 +41,11 @@ mod tests {
 
     #[test]
     fn every_name_is_read_as_the_dtype_it_was_written_for() {
-        for (dtype, text) in TABLE {
-            assert_eq!(name(*dtype).unwrap(), *text);
-            assert_eq!(parse(text).unwrap(), *dtype);
+        for (dtype, text) in DATATYPE_NAMES {
+            assert_eq!(datatype_name(*dtype).unwrap(), *text);
+            assert_eq!(parse_datatype(text).unwrap(), *dtype);
         }
-        assert!(name(DType::C64).is_err());
-        assert!(parse("FP8").is_err());
+        assert!(datatype_name(DType::C64).is_err());
+        assert!(parse_datatype("FP8").is_err());
     }
 }

@@ -7,7 +7,7 @@ use crate::datatype;
 
 /// A named tensor that goes into a model or comes out of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Port {
+pub struct ModelPort {
     /// Its name in requests.
     pub name: String,
     /// Its type; a dimension that the server leaves open (-1) is unknown.
@@ -17,15 +17,15 @@ pub struct Port {
 
 /// What a server says of itself and of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Description {
+pub struct ModelDescription {
     /// The server's name and version, where it tells.
     pub server: Option<String>,
     /// Whether it lists the extension for tensors in binary; not every server that has it does.
     pub binary: bool,
     /// What the model takes.
-    pub inputs: Vec<Port>,
+    pub inputs: Vec<ModelPort>,
     /// What it gives.
-    pub outputs: Vec<Port>,
+    pub outputs: Vec<ModelPort>,
     /// The largest batch, where the model's configuration has one.
     pub max_batch: Option<usize>,
 }
@@ -57,10 +57,14 @@ struct ConfigDocument {
     max_batch_size: Option<i64>,
 }
 
-impl Description {
+impl ModelDescription {
     /// Reads the answers to `GET /v2`, `/v2/models/M` and `/v2/models/M/config`; only the second
     /// is needed.
-    pub(crate) fn read(server: Option<&[u8]>, model: &[u8], config: Option<&[u8]>) -> Result<Self> {
+    pub(crate) fn from_documents(
+        server: Option<&[u8]>,
+        model: &[u8],
+        config: Option<&[u8]>,
+    ) -> Result<Self> {
         let model: ModelDocument = serde_json::from_slice(model)
             .map_err(|error| Error::invalid(format!("metadata of the model: {error}")))?;
         // Optional documents of an unknown form are as good as absent.
@@ -73,8 +77,8 @@ impl Description {
         Ok(Self {
             server: Some(named.join(" ")).filter(|text| !text.is_empty()),
             binary: server.extensions.iter().any(|name| name == "binary_tensor_data"),
-            inputs: ports(model.inputs)?,
-            outputs: ports(model.outputs)?,
+            inputs: read_ports(model.inputs)?,
+            outputs: read_ports(model.outputs)?,
             max_batch: config
                 .max_batch_size
                 .and_then(|size| usize::try_from(size).ok())
@@ -83,15 +87,15 @@ impl Description {
     }
 }
 
-fn ports(documents: Vec<PortDocument>) -> Result<Vec<Port>> {
+fn read_ports(documents: Vec<PortDocument>) -> Result<Vec<ModelPort>> {
     documents
         .into_iter()
         .map(|document| {
-            let dtype = datatype::parse(&document.datatype)
-                .map_err(|error| error.within(format!("tensor \"{}\"", document.name)))?;
+            let dtype = datatype::parse_datatype(&document.datatype)
+                .map_err(|error| error.with_context(format!("tensor \"{}\"", document.name)))?;
             let dim = |size: i64| usize::try_from(size).map_or(Dim::Unknown, Dim::Fixed);
             let dims = document.shape.map(|shape| shape.into_iter().map(dim).collect());
-            Ok(Port { name: document.name, tensor_type: TensorType { dtype, dims } })
+            Ok(ModelPort { name: document.name, tensor_type: TensorType { dtype, dims } })
         })
         .collect()
 }
@@ -104,7 +108,7 @@ mod tests {
 
     #[test]
     fn tritons_documents_are_read() {
-        let description = Description::read(
+        let description = ModelDescription::from_documents(
             Some(br#"{"name":"triton","version":"2.50","extensions":["binary_tensor_data"]}"#),
             br#"{"name":"m","versions":["1"],"platform":"onnxruntime_onnx","inputs":[
                 {"name":"x","datatype":"FP32","shape":[-1,3,224,224]}],
@@ -125,11 +129,11 @@ mod tests {
     #[test]
     fn only_the_model_must_be_described_and_must_make_sense() {
         let model = br#"{"inputs":[{"name":"x","datatype":"INT64","shape":[4]}]}"#;
-        let description = Description::read(None, model, Some(b"not JSON")).unwrap();
+        let description = ModelDescription::from_documents(None, model, Some(b"not JSON")).unwrap();
         assert_eq!((description.server, description.max_batch), (None, None));
-        assert!(Description::read(None, b"[]", None).is_err());
+        assert!(ModelDescription::from_documents(None, b"[]", None).is_err());
         let unknown = br#"{"inputs":[{"name":"x","datatype":"FP7","shape":[4]}]}"#;
-        let error = Description::read(None, unknown, None).unwrap_err().to_string();
+        let error = ModelDescription::from_documents(None, unknown, None).unwrap_err().to_string();
         assert!(error.contains("\"x\"") && error.contains("FP7"), "{error}");
     }
 }

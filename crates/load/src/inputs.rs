@@ -1,84 +1,61 @@
 //! The inputs of requests: shapes made definite, contents given or at random.
 
 use bytes::Bytes;
-use tessera_core::{DType, Dim, Error, Random, Result, display_shape, element_count};
+use tessera_core::{
+    DType, Dim, Error, Random, RandomElements, Result, display_shape, element_count, random_tensor,
+};
 
 use crate::datatype;
-use crate::description::{Description, Port};
-use crate::workload::WorkloadOptions;
-
-/// The most elements of a random input; a model that declares more is not one to put under load.
-const MOST_RANDOM: usize = 1 << 28;
+use crate::description::{ModelDescription, ModelPort};
+use crate::workload_options::WorkloadOptions;
 
 /// An input with its contents, laid out as the protocol does in binary: little endian, and every
 /// string after its length in four bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Input {
+pub(crate) struct WorkloadInput {
     pub(crate) name: String,
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<usize>,
     pub(crate) data: Bytes,
 }
 
-/// Reads `NAME=d,d,…`, the shape of an input.
-pub fn parse_shape(text: &str) -> Result<(String, Vec<usize>)> {
-    let wrong = || Error::usage(format!("shape \"{text}\", expected NAME=d,d,…"));
-    let (name, dims) = text.rsplit_once('=').ok_or_else(wrong)?;
-    let dims = dims.split(',').filter(|dim| !dim.trim().is_empty());
-    let dims = dims.map(|dim| dim.trim().parse::<usize>().map_err(|_| wrong()));
-    Ok((name.to_owned(), dims.collect::<Result<_>>()?))
-}
-
-/// Reads `NAME=lo,hi`, the range of an input's elements; `hi` is not in it.
-pub fn parse_range(text: &str) -> Result<(String, (i64, i64))> {
-    let wrong = || Error::usage(format!("range \"{text}\", expected NAME=lo,hi with lo < hi"));
-    let (name, range) = text.rsplit_once('=').ok_or_else(wrong)?;
-    let (low, high) = range.split_once(',').ok_or_else(wrong)?;
-    let number = |text: &str| text.trim().parse::<i64>().map_err(|_| wrong());
-    let (low, high) = (number(low)?, number(high)?);
-    if low >= high {
-        return Err(wrong());
-    }
-    Ok((name.to_owned(), (low, high)))
-}
-
 /// The inputs of one request; `random` goes on from variant to variant.
-pub(crate) fn make(
-    description: &Description,
+pub(crate) fn make_inputs(
+    description: &ModelDescription,
     options: &WorkloadOptions,
     random: &mut Random,
-) -> Result<Vec<Input>> {
+) -> Result<Vec<WorkloadInput>> {
     check_names(description, options)?;
     check_batch(description, options)?;
     description
         .inputs
         .iter()
         .map(|port| {
-            let shape = shape(port, options)?;
+            let shape = input_shape(port, options)?;
             let dtype = port.tensor_type.dtype;
             let shown = display_shape(dtype, &shape);
             let context = || format!("input \"{}\" {shown}", port.name);
             let count = element_count(&shape)
-                .filter(|&count| count <= MOST_RANDOM)
                 .ok_or_else(|| Error::usage(format!("{} is too large", context())))?;
             let data = match options.given.get(&port.name) {
                 Some(data) => {
-                    check_given(dtype, count, data).map_err(|error| error.within(context()))?;
+                    check_given(dtype, count, data)
+                        .map_err(|error| error.with_context(context()))?;
                     data.clone()
                 }
                 None => {
                     let range = options.ranges.get(&port.name).copied();
-                    contents(dtype, count, range, random)
-                        .map_err(|error| error.within(context()))?
+                    random_contents(dtype, &shape, range, random)
+                        .map_err(|error| error.with_context(context()))?
                 }
             };
-            Ok(Input { name: port.name.clone(), dtype, shape, data })
+            Ok(WorkloadInput { name: port.name.clone(), dtype, shape, data })
         })
         .collect()
 }
 
 /// A name that no input has is a mistake, not something to pass over.
-fn check_names(description: &Description, options: &WorkloadOptions) -> Result<()> {
+fn check_names(description: &ModelDescription, options: &WorkloadOptions) -> Result<()> {
     let known = |name: &str| description.inputs.iter().any(|port| port.name == name);
     let mut named = options.shapes.keys().chain(options.ranges.keys()).chain(options.given.keys());
     match named.find(|name| !known(name)) {
@@ -92,7 +69,7 @@ fn check_names(description: &Description, options: &WorkloadOptions) -> Result<(
     }
 }
 
-fn check_batch(description: &Description, options: &WorkloadOptions) -> Result<()> {
+fn check_batch(description: &ModelDescription, options: &WorkloadOptions) -> Result<()> {
     let Some(batch) = options.batch else { return Ok(()) };
     if batch == 0 {
         return Err(Error::usage("batch 0, expected 1 or more"));
@@ -100,22 +77,22 @@ fn check_batch(description: &Description, options: &WorkloadOptions) -> Result<(
     if let Some(most) = description.max_batch.filter(|&most| batch > most) {
         return Err(Error::usage(format!("batch {batch}, the model takes {most} at most")));
     }
-    let open = |port: &Port| {
+    let open = |port: &ModelPort| {
         let first = port.tensor_type.dims.as_ref().and_then(|dims| dims.first());
-        first.is_some_and(|dim| dim.fixed().is_none() || dim.fixed() == Some(batch))
+        first.is_some_and(|dim| dim.fixed_size().is_none() || dim.fixed_size() == Some(batch))
     };
-    match description.inputs.iter().any(open) {
-        true => Ok(()),
-        false => Err(Error::usage(format!(
+    if !description.inputs.iter().any(open) {
+        return Err(Error::usage(format!(
             "batch {batch}, but no input of the model has an open first dimension"
-        ))),
+        )));
     }
+    Ok(())
 }
 
 /// The shape of an input: as given, or with the batch and ones where the model leaves it open.
-fn shape(port: &Port, options: &WorkloadOptions) -> Result<Vec<usize>> {
+fn input_shape(port: &ModelPort, options: &WorkloadOptions) -> Result<Vec<usize>> {
     if let Some(shape) = options.shapes.get(&port.name) {
-        if !port.tensor_type.accepts(port.tensor_type.dtype, shape) {
+        if !port.tensor_type.can_accept(port.tensor_type.dtype, shape) {
             return Err(Error::usage(format!(
                 "input \"{}\" is {}, which {shape:?} is not",
                 port.name, port.tensor_type
@@ -128,18 +105,18 @@ fn shape(port: &Port, options: &WorkloadOptions) -> Result<Vec<usize>> {
     })?;
     let size = |(index, dim): (usize, &Dim)| {
         let open = if index == 0 { options.batch.unwrap_or(1) } else { 1 };
-        dim.fixed().unwrap_or(open)
+        dim.fixed_size().unwrap_or(open)
     };
     Ok(dims.iter().enumerate().map(size).collect())
 }
 
 fn check_given(dtype: DType, count: usize, data: &[u8]) -> Result<()> {
-    match dtype.bytes(count) {
+    match dtype.byte_len(count) {
         Some(length) if length == data.len() => Ok(()),
         Some(length) => {
             Err(Error::usage(format!("{} bytes were given, expected {length}", data.len())))
         }
-        None => match strings(data) {
+        None => match split_strings(data) {
             Some(strings) if strings.len() == count => Ok(()),
             _ => Err(Error::usage(format!(
                 "expected {count} strings, each after its length in four bytes"
@@ -149,7 +126,7 @@ fn check_given(dtype: DType, count: usize, data: &[u8]) -> Result<()> {
 }
 
 /// The strings of a BYTES tensor; `None` where the lengths don't add up.
-pub(crate) fn strings(mut data: &[u8]) -> Option<Vec<&[u8]>> {
+pub(crate) fn split_strings(mut data: &[u8]) -> Option<Vec<&[u8]>> {
     let mut strings = Vec::new();
     while !data.is_empty() {
         let (length, rest) = data.split_first_chunk::<4>()?;
@@ -160,13 +137,28 @@ pub(crate) fn strings(mut data: &[u8]) -> Option<Vec<&[u8]>> {
     Some(strings)
 }
 
-/// Random contents of `count` elements.
-fn contents(
+/// Random contents, as the protocol lays them out.
+fn random_contents(
     dtype: DType,
-    count: usize,
+    shape: &[usize],
     range: Option<(i64, i64)>,
     random: &mut Random,
 ) -> Result<Bytes> {
+    check_range(dtype, range)?;
+    let tensor = random_tensor(random, dtype, shape, RandomElements::Numbers(range))?;
+    let Some(strings) = tensor.strings() else {
+        return Ok(Bytes::copy_from_slice(tensor.bytes().unwrap_or_default()));
+    };
+    let mut data = Vec::new();
+    for string in strings {
+        data.extend((string.len() as u32).to_le_bytes());
+        data.extend(string);
+    }
+    Ok(data.into())
+}
+
+/// A range that the dtype has no elements in is a mistake.
+fn check_range(dtype: DType, range: Option<(i64, i64)>) -> Result<()> {
     let limits = match dtype {
         DType::I8 => (i64::from(i8::MIN), i64::from(i8::MAX)),
         DType::I16 => (i64::from(i16::MIN), i64::from(i16::MAX)),
@@ -182,50 +174,13 @@ fn contents(
     {
         return Err(Error::usage(format!("no {dtype} is in the range {low},{high}")));
     }
-    // Zero and one are valid nearly everywhere: as indices, masks and flags.
-    let (low, high) = range.unwrap_or((0, 2));
-    let span = high.wrapping_sub(low) as u64;
-    let integer = |random: &mut Random| low.wrapping_add(random.below(span) as i64);
-    let real = |random: &mut Random| match range {
-        None => random.normal(),
-        Some(_) => low as f64 + (1.0 - random.unit()) * span as f64,
-    };
-    let mut data = Vec::with_capacity(dtype.bytes(count).unwrap_or(0));
-    for _ in 0..count {
-        match dtype {
-            DType::Bool => data.push((random.next() & 1) as u8),
-            DType::I8 | DType::U8 => data.push(integer(random) as u8),
-            DType::I16 | DType::U16 => data.extend((integer(random) as u16).to_le_bytes()),
-            DType::I32 | DType::U32 => data.extend((integer(random) as u32).to_le_bytes()),
-            DType::I64 | DType::U64 => data.extend(integer(random).to_le_bytes()),
-            DType::F32 => data.extend((real(random) as f32).to_le_bytes()),
-            DType::F64 => data.extend(real(random).to_le_bytes()),
-            DType::F16 => data.extend(half::f16::from_f64(real(random)).to_le_bytes()),
-            DType::BF16 => data.extend(half::bf16::from_f64(real(random)).to_le_bytes()),
-            DType::String => {
-                let text = match range {
-                    Some(_) => integer(random).to_string(),
-                    None => word(random),
-                };
-                data.extend((text.len() as u32).to_le_bytes());
-                data.extend(text.as_bytes());
-            }
-            other => return Err(Error::unsupported(format!("random contents of {other}"))),
-        }
-    }
-    Ok(data.into())
-}
-
-/// Three to eight small letters.
-fn word(random: &mut Random) -> String {
-    let length = 3 + random.below(6);
-    (0..length).map(|_| char::from(b'a' + random.below(26) as u8)).collect()
+    Ok(())
 }
 
 /// An input as people write it: `x FP32[1,3,224,224]`.
-pub(crate) fn describe(input: &Input) -> Result<String> {
+pub(crate) fn describe_input(input: &WorkloadInput) -> Result<String> {
     let dims: Vec<String> = input.shape.iter().map(usize::to_string).collect();
-    let datatype = datatype::name(input.dtype)?;
+    let datatype = datatype::datatype_name(input.dtype)?;
     Ok(format!("{} {datatype}[{}]", input.name, dims.join(",")))
 }
 
@@ -235,15 +190,15 @@ mod tests {
 
     use super::*;
 
-    fn described(dtype: DType, dims: &[i64]) -> Description {
+    fn described(dtype: DType, dims: &[i64]) -> ModelDescription {
         let dim = |&size: &i64| usize::try_from(size).map_or(Dim::Unknown, Dim::Fixed);
         let tensor_type = TensorType::new(dtype, dims.iter().map(dim).collect());
-        let inputs = vec![Port { name: "x".to_owned(), tensor_type }];
-        Description { inputs, ..Description::default() }
+        let inputs = vec![ModelPort { name: "x".to_owned(), tensor_type }];
+        ModelDescription { inputs, ..ModelDescription::default() }
     }
 
-    fn made(description: &Description, options: &WorkloadOptions) -> Result<Input> {
-        Ok(make(description, options, &mut Random::new(options.seed))?.remove(0))
+    fn made(description: &ModelDescription, options: &WorkloadOptions) -> Result<WorkloadInput> {
+        Ok(make_inputs(description, options, &mut Random::new(options.seed))?.remove(0))
     }
 
     #[test]
@@ -298,7 +253,7 @@ mod tests {
             assert_eq!(input.data.len(), length, "{dtype}");
         }
         let input = made(&described(DType::String, &[2, 3]), &WorkloadOptions::default()).unwrap();
-        assert_eq!(strings(&input.data).unwrap().len(), 6);
+        assert_eq!(split_strings(&input.data).unwrap().len(), 6);
     }
 
     #[test]
@@ -311,14 +266,5 @@ mod tests {
         options.given.insert("x".to_owned(), Bytes::from_static(b"\x02\0\0\0ab"));
         assert!(made(&described(DType::String, &[1]), &options).is_ok());
         assert!(made(&described(DType::String, &[2]), &options).is_err());
-    }
-
-    #[test]
-    fn shapes_and_ranges_are_read_from_text() {
-        assert_eq!(parse_shape("a=b=1, 3").unwrap(), ("a=b".to_owned(), vec![1, 3]));
-        assert_eq!(parse_shape("x=").unwrap(), ("x".to_owned(), vec![]));
-        assert!(parse_shape("x=1,-1").is_err());
-        assert_eq!(parse_range("ids=0,30522").unwrap(), ("ids".to_owned(), (0, 30522)));
-        assert!(parse_range("ids=3,3").is_err());
     }
 }

@@ -14,7 +14,7 @@ const BINS_PER_DECADE: f64 = 20.0;
 
 /// What a series of latencies comes to, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Latency {
+pub struct LoadLatency {
     /// How many there were.
     pub count: u64,
     /// Their mean.
@@ -35,7 +35,7 @@ pub struct Latency {
 
 /// One bar of the histogram of latencies; bars are equally wide on a logarithmic scale.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Bin {
+pub struct LatencyBin {
     /// Where it begins.
     pub from_ms: f64,
     /// Where it ends.
@@ -46,16 +46,16 @@ pub struct Bin {
 
 /// One point of the curve of percentiles.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Percentile {
+pub struct LatencyPercentile {
     /// The share of latencies, of 100, that are at most this long.
     pub percentile: f64,
     /// The latency.
     pub latency_ms: f64,
 }
 
-impl Latency {
+impl LoadLatency {
     /// Sums up latencies; `None` where there are none.
-    pub(crate) fn of(histogram: &Histogram<u64>) -> Option<Self> {
+    pub(crate) fn from_histogram(histogram: &Histogram<u64>) -> Option<Self> {
         if histogram.is_empty() {
             return None;
         }
@@ -73,14 +73,14 @@ impl Latency {
 }
 
 /// An empty histogram of nanoseconds, to three digits.
-pub(crate) fn histogram() -> Result<Histogram<u64>> {
+pub(crate) fn empty_histogram() -> Result<Histogram<u64>> {
     // A tenth of a microsecond is less than any clock can tell of a request over a network.
     Histogram::new_with_bounds(100, LONGEST_NS, 3)
         .map_err(|error| Error::invalid(format!("histogram: {error}")))
 }
 
 /// A time as histograms count it.
-pub(crate) fn nanoseconds(time: Duration) -> u64 {
+pub(crate) fn clamped_nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_NS)
 }
 
@@ -95,14 +95,14 @@ pub(crate) fn quantile_ms(histogram: &Histogram<u64>, quantile: f64) -> f64 {
 
 /// The latencies that clients would have seen, had they not waited for each other: for every
 /// stall, those of the requests that the usual one, the median, would have had in its time.
-pub(crate) fn corrected(histogram: &Histogram<u64>) -> Histogram<u64> {
+pub(crate) fn correct_for_stalls(histogram: &Histogram<u64>) -> Histogram<u64> {
     histogram.clone_correct(histogram.value_at_quantile(0.5))
 }
 
 /// The histogram in bars, from the shortest latency to the longest.
-pub(crate) fn bins(histogram: &Histogram<u64>) -> Vec<Bin> {
+pub(crate) fn histogram_bins(histogram: &Histogram<u64>) -> Vec<LatencyBin> {
     let edge = |index: i64| 10f64.powf(index as f64 / BINS_PER_DECADE);
-    let mut bins: Vec<Bin> = Vec::new();
+    let mut bins: Vec<LatencyBin> = Vec::new();
     let mut last = 0;
     for recorded in histogram.iter_recorded() {
         let ms = (recorded.value_iterated_to() as f64 / 1e6).max(1e-6);
@@ -110,7 +110,7 @@ pub(crate) fn bins(histogram: &Histogram<u64>) -> Vec<Bin> {
         // Bars without any latency are there too: a gap is to be seen as one.
         while bins.is_empty() || last < index {
             last = if bins.is_empty() { index } else { last + 1 };
-            bins.push(Bin { from_ms: edge(last), to_ms: edge(last + 1), count: 0 });
+            bins.push(LatencyBin { from_ms: edge(last), to_ms: edge(last + 1), count: 0 });
         }
         if let Some(bin) = bins.last_mut() {
             bin.count += recorded.count_at_value();
@@ -120,7 +120,7 @@ pub(crate) fn bins(histogram: &Histogram<u64>) -> Vec<Bin> {
 }
 
 /// The curve of percentiles, as far as there are latencies to tell them apart.
-pub(crate) fn percentiles(histogram: &Histogram<u64>) -> Vec<Percentile> {
+pub(crate) fn percentile_curve(histogram: &Histogram<u64>) -> Vec<LatencyPercentile> {
     if histogram.is_empty() {
         return Vec::new();
     }
@@ -129,7 +129,7 @@ pub(crate) fn percentiles(histogram: &Histogram<u64>) -> Vec<Percentile> {
     let share = |step: i32| 1.0 - 10f64.powf(-f64::from(step) / 10.0);
     let shares = (0..=60).map(share).take_while(|share| 1.0 / (1.0 - share) <= most);
     shares
-        .map(|share| Percentile {
+        .map(|share| LatencyPercentile {
             percentile: share * 100.0,
             latency_ms: quantile_ms(histogram, share),
         })
@@ -146,22 +146,22 @@ mod tests {
 
     /// A server that answers in a millisecond, and once takes a second.
     fn stalled() -> Histogram<u64> {
-        let mut histogram = histogram().unwrap();
+        let mut histogram = empty_histogram().unwrap();
         for _ in 0..10_000 {
-            histogram.saturating_record(nanoseconds(Duration::from_millis(1)));
+            histogram.saturating_record(clamped_nanoseconds(Duration::from_millis(1)));
         }
-        histogram.saturating_record(nanoseconds(Duration::from_secs(1)));
+        histogram.saturating_record(clamped_nanoseconds(Duration::from_secs(1)));
         histogram
     }
 
     #[test]
     fn measured_latencies_hide_a_stall_and_corrected_ones_show_it() {
-        let measured = Latency::of(&stalled()).unwrap();
+        let measured = LoadLatency::from_histogram(&stalled()).unwrap();
         near(measured.p99_ms, 1.0);
         near(measured.p99_9_ms, 1.0);
         near(measured.max_ms, 1000.0);
         // In the second of the stall, 999 more would have been sent and have waited for its rest.
-        let corrected = Latency::of(&corrected(&stalled())).unwrap();
+        let corrected = LoadLatency::from_histogram(&correct_for_stalls(&stalled())).unwrap();
         near(corrected.count as f64, 11_000.0);
         near(corrected.p90_ms, 1.0);
         near(corrected.p95_ms, 450.0);
@@ -171,26 +171,29 @@ mod tests {
 
     #[test]
     fn without_a_stall_the_correction_changes_nothing() {
-        let mut even = histogram().unwrap();
+        let mut even = empty_histogram().unwrap();
         (0..1000).for_each(|index| even.saturating_record(1_000_000 + index * 900));
-        assert_eq!(Latency::of(&corrected(&even)), Latency::of(&even));
+        assert_eq!(
+            LoadLatency::from_histogram(&correct_for_stalls(&even)),
+            LoadLatency::from_histogram(&even)
+        );
     }
 
     #[test]
     fn bins_hold_every_latency_once_and_show_gaps() {
-        let bars = bins(&stalled());
+        let bars = histogram_bins(&stalled());
         assert_eq!(bars.iter().map(|bin| bin.count).sum::<u64>(), 10_001);
         assert!(bars.windows(2).all(|pair| pair[0].to_ms == pair[1].from_ms));
         assert!(bars.len() > 55 && bars[1].count == 0, "{} bars", bars.len());
-        assert!(bins(&histogram().unwrap()).is_empty());
+        assert!(histogram_bins(&empty_histogram().unwrap()).is_empty());
     }
 
     #[test]
     fn the_curve_rises_and_ends_where_single_latencies_decide() {
-        let curve = percentiles(&stalled());
+        let curve = percentile_curve(&stalled());
         assert!(curve.windows(2).all(|pair| pair[0].latency_ms <= pair[1].latency_ms));
         assert_eq!(curve.first().unwrap().percentile, 0.0);
         near(curve.last().unwrap().percentile, 99.99);
-        assert_eq!(Latency::of(&histogram().unwrap()), None);
+        assert_eq!(LoadLatency::from_histogram(&empty_histogram().unwrap()), None);
     }
 }

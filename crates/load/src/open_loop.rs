@@ -15,15 +15,16 @@ use tessera_core::{Error, Result};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::arrivals::Schedule;
-use crate::client::{Client, Exchange, Outcome};
-use crate::session::Session;
+use crate::arrivals::ArrivalSchedule;
+use crate::client::LoadClient;
+use crate::exchange::{Exchange, ExchangeOutcome};
+use crate::session::LoadSession;
 
 /// How much earlier than due the thread wakes: Linux lets a sleep last about 50 µs longer.
-const AHEAD: Duration = Duration::from_micros(60);
+const WAKE_EARLY: Duration = Duration::from_micros(60);
 
 /// The longest sleep of the thread, so that it sees a stop soon.
-const NAP: Duration = Duration::from_millis(50);
+const MAX_SLEEP: Duration = Duration::from_millis(50);
 
 /// A request that is due.
 struct Arrival {
@@ -40,32 +41,32 @@ pub(crate) struct OpenLoop {
 
 /// What the thread and the workers share.
 struct Backlog {
-    session: Arc<Session>,
+    session: Arc<LoadSession>,
     queue: Mutex<VecDeque<Arrival>>,
     /// One permit for each request in the queue.
     waiting: Semaphore,
-    workers: Mutex<Workers>,
+    workers: Mutex<OpenLoopWorkers>,
     max_workers: usize,
     idle: AtomicUsize,
     /// Requests that were handed out.
     issued: AtomicU64,
     /// Those of them that ended.
-    settled: AtomicU64,
+    ended: AtomicU64,
     /// The schedule is at its end.
     over: AtomicBool,
 }
 
 #[derive(Default)]
-struct Workers {
+struct OpenLoopWorkers {
     set: JoinSet<()>,
     closed: bool,
 }
 
 impl OpenLoop {
     /// Hands out requests by `schedule` from `start` until the end of the window.
-    pub(crate) fn start(
-        session: &Arc<Session>,
-        schedule: Schedule,
+    pub(crate) fn start_workers(
+        session: &Arc<LoadSession>,
+        schedule: ArrivalSchedule,
         start: Instant,
         max_workers: usize,
     ) -> Result<Self> {
@@ -77,15 +78,15 @@ impl OpenLoop {
             max_workers,
             idle: AtomicUsize::new(0),
             issued: AtomicU64::new(0),
-            settled: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
             over: AtomicBool::new(false),
         });
-        grow(&backlog);
+        add_worker(&backlog);
         let open_loop = Self { backlog: Arc::clone(&backlog) };
         std::thread::Builder::new()
             .name("arrivals".to_owned())
             .spawn(move || hand_out(&backlog, schedule, start))
-            .map_err(|error| Error::io("start a thread", &error))?;
+            .map_err(|error| Error::from_io("start a thread", &error))?;
         Ok(open_loop)
     }
 
@@ -93,13 +94,13 @@ impl OpenLoop {
     pub(crate) fn is_over(&self) -> bool {
         // In this order: what is issued after the end was seen is none.
         self.backlog.over.load(Ordering::SeqCst)
-            && self.backlog.settled.load(Ordering::SeqCst)
+            && self.backlog.ended.load(Ordering::SeqCst)
                 == self.backlog.issued.load(Ordering::SeqCst)
     }
 
     /// Ends all workers, in the middle of a request too.
-    pub(crate) async fn abandon(&mut self) {
-        let mut workers = self.backlog.close();
+    pub(crate) async fn cancel_workers(&mut self) {
+        let mut workers = self.backlog.close_and_take_workers();
         workers.shutdown().await;
     }
 }
@@ -108,13 +109,13 @@ impl Drop for OpenLoop {
     /// Workers hold the backlog that holds them: without this they would outlive a run that is
     /// dropped half-way.
     fn drop(&mut self) {
-        drop(self.backlog.close());
+        drop(self.backlog.close_and_take_workers());
     }
 }
 
 impl Backlog {
     /// Lets nothing more begin, and gives the workers that are left.
-    fn close(&self) -> JoinSet<()> {
+    fn close_and_take_workers(&self) -> JoinSet<()> {
         self.session.closing.store(true, Ordering::SeqCst);
         self.waiting.close();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +124,7 @@ impl Backlog {
     }
 
     fn push(&self, arrival: Arrival) {
-        self.session.issue(arrival.due);
+        self.session.count_issued(arrival.due);
         self.issued.fetch_add(1, Ordering::SeqCst);
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(arrival);
         self.waiting.add_permits(1);
@@ -135,7 +136,7 @@ impl Backlog {
 }
 
 /// The body of the thread.
-fn hand_out(backlog: &Backlog, schedule: Schedule, start: Instant) {
+fn hand_out(backlog: &Backlog, schedule: ArrivalSchedule, start: Instant) {
     let end = backlog.session.window.end;
     for (turn, offset) in schedule.enumerate() {
         let Some(due) = start.checked_add(offset) else { break };
@@ -149,7 +150,7 @@ fn hand_out(backlog: &Backlog, schedule: Schedule, start: Instant) {
 
 /// Sleeps until just before, and gives way to other threads for what is left; whether the run
 /// still goes on then.
-fn wait_until(due: Instant, session: &Session) -> bool {
+fn wait_until(due: Instant, session: &LoadSession) -> bool {
     loop {
         if session.is_closing() {
             return false;
@@ -158,41 +159,42 @@ fn wait_until(due: Instant, session: &Session) -> bool {
         if left.is_zero() {
             return true;
         }
-        match left.checked_sub(AHEAD) {
-            Some(sleep) if !sleep.is_zero() => std::thread::sleep(sleep.min(NAP)),
+        match left.checked_sub(WAKE_EARLY) {
+            Some(sleep) if !sleep.is_zero() => std::thread::sleep(sleep.min(MAX_SLEEP)),
             _ => std::thread::yield_now(),
         }
     }
 }
 
 /// Adds a worker, unless there are as many as may be.
-fn grow(backlog: &Arc<Backlog>) {
+fn add_worker(backlog: &Arc<Backlog>) {
     let mut workers = backlog.workers.lock().unwrap_or_else(PoisonError::into_inner);
     if !workers.closed && workers.set.len() < backlog.max_workers {
         backlog.idle.fetch_add(1, Ordering::SeqCst);
-        workers.set.spawn(work(Arc::clone(backlog)));
+        workers.set.spawn(run_worker(Arc::clone(backlog)));
     }
 }
 
 /// Boxed, because a worker starts others like itself.
-fn work(backlog: Arc<Backlog>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+fn run_worker(backlog: Arc<Backlog>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move {
         let session = Arc::clone(&backlog.session);
-        let mut client = Client::new(Arc::clone(&session));
+        let mut client = LoadClient::new(Arc::clone(&session));
         while let Ok(permit) = backlog.waiting.acquire().await {
             permit.forget();
             if backlog.idle.fetch_sub(1, Ordering::SeqCst) == 1 {
-                grow(&backlog);
+                add_worker(&backlog);
             }
             if let Some(Arrival { due, queued, turn }) = backlog.pop() {
                 let until = due + session.timeout;
                 // One that waited for too long is not sent any more, as its client is gone.
-                let exchange = match Instant::now() < until {
-                    true => client.exchange(turn, until).await,
-                    false => Exchange::unanswered(Outcome::Timeout, None),
+                let exchange = if Instant::now() < until {
+                    client.send_request(turn, until).await
+                } else {
+                    Exchange::unanswered(ExchangeOutcome::Timeout, None)
                 };
-                session.settle(due, queued, exchange);
-                backlog.settled.fetch_add(1, Ordering::SeqCst);
+                session.record_exchange(due, queued, exchange);
+                backlog.ended.fetch_add(1, Ordering::SeqCst);
             }
             backlog.idle.fetch_add(1, Ordering::SeqCst);
         }

@@ -8,11 +8,11 @@ use crate::arrivals::Arrivals;
 use crate::metrics_page::MetricsPage;
 
 /// Longer than anyone means; it keeps sums of times from overflowing.
-pub(crate) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+pub(crate) const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Who decides when the next request is sent.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Mode {
+pub enum LoadMode {
     /// Clients that each wait for an answer before they send again.
     Closed {
         /// How many there are, each with a connection.
@@ -38,9 +38,9 @@ pub enum Mode {
 
 /// What kind of load, and for how long.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct LoadTestOptions {
     /// Who decides when the next request is sent.
-    pub mode: Mode,
+    pub mode: LoadMode,
     /// Time at the start that is not counted. In the open loop it should be longer than an answer
     /// takes: throughput counts the answers that came within the measured time.
     pub warm_up: Duration,
@@ -53,9 +53,9 @@ pub struct Options {
     pub metrics: Option<MetricsPage>,
 }
 
-impl Options {
+impl LoadTestOptions {
     /// A load with a second of warm-up, no deadline, up to 512 connections and no page of metrics.
-    pub fn new(mode: Mode) -> Self {
+    pub fn new(mode: LoadMode) -> Self {
         Self {
             mode,
             warm_up: Duration::from_secs(1),
@@ -68,22 +68,22 @@ impl Options {
     /// How long requests are sent and counted, where that is known.
     pub(crate) fn duration(&self) -> Option<Duration> {
         match self.mode {
-            Mode::Closed { duration, .. } => duration,
-            Mode::Open { duration, .. } => Some(duration),
+            LoadMode::Closed { duration, .. } => duration,
+            LoadMode::Open { duration, .. } => Some(duration),
         }
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check_limits(&self) -> Result<()> {
         let wrong = |text: &str| Err(Error::usage(text));
         match self.mode {
-            Mode::Closed { clients: 0, .. } => return wrong("0 clients, expected 1 or more"),
-            Mode::Closed { duration: None, requests: None, .. } => {
+            LoadMode::Closed { clients: 0, .. } => return wrong("0 clients, expected 1 or more"),
+            LoadMode::Closed { duration: None, requests: None, .. } => {
                 return wrong("expected a duration or a number of requests");
             }
-            Mode::Closed { requests: Some(0), .. } => {
+            LoadMode::Closed { requests: Some(0), .. } => {
                 return wrong("0 requests, expected 1 or more");
             }
-            Mode::Open { rate, .. } if !(rate.is_finite() && rate > 0.0) => {
+            LoadMode::Open { rate, .. } if !(rate.is_finite() && rate > 0.0) => {
                 return Err(Error::usage(format!("rate {rate}, expected more than 0 a second")));
             }
             _ => {}
@@ -92,10 +92,10 @@ impl Options {
             return wrong("0 connections, expected 1 or more");
         }
         let times = [self.duration(), self.deadline];
-        if times.into_iter().flatten().any(|time| time.is_zero() || time > LONGEST) {
+        if times.into_iter().flatten().any(|time| time.is_zero() || time > MAX_DURATION) {
             return wrong("a duration and a deadline are above zero and at most 30 days");
         }
-        if self.warm_up > LONGEST {
+        if self.warm_up > MAX_DURATION {
             return wrong("the warm-up is at most 30 days");
         }
         Ok(())
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn options_that_make_no_sense_are_refused() {
         let closed = |clients, duration, requests| {
-            Options::new(Mode::Closed { clients, duration, requests }).check()
+            LoadTestOptions::new(LoadMode::Closed { clients, duration, requests }).check_limits()
         };
         let second = Some(Duration::from_secs(1));
         assert!(closed(1, second, None).is_ok());
@@ -119,7 +119,8 @@ mod tests {
         assert!(closed(1, Some(Duration::ZERO), None).is_err());
         let open = |rate| {
             let (arrivals, duration) = (Arrivals::Poisson, Duration::from_secs(1));
-            Options::new(Mode::Open { rate, arrivals, duration, seed: 0 }).check()
+            LoadTestOptions::new(LoadMode::Open { rate, arrivals, duration, seed: 0 })
+                .check_limits()
         };
         assert!(open(1.0).is_ok());
         assert!(open(0.0).is_err());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// What a run is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum LoadPhase {
     /// Sending, but not counting yet.
     WarmUp,
     /// Sending and counting.
@@ -16,9 +16,9 @@ pub enum Phase {
 
 /// How a run is getting on, about five times a second.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Progress {
+pub struct LoadProgress {
     /// What it is doing.
-    pub phase: Phase,
+    pub phase: LoadPhase,
     /// Time since it began, with the warm-up.
     pub elapsed: Duration,
     /// Time that it takes, with the warm-up, where that is known.
@@ -45,7 +45,7 @@ pub(crate) struct RecentRate(VecDeque<(Instant, u64)>);
 
 impl RecentRate {
     /// Notes that there were `count` by `now`, and gives the rate per second.
-    pub(crate) fn update(&mut self, now: Instant, count: u64) -> f64 {
+    pub(crate) fn add_count(&mut self, now: Instant, count: u64) -> f64 {
         self.0.push_back((now, count));
         while self.0.len() > 6 {
             self.0.pop_front();

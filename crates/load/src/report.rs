@@ -6,15 +6,14 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::arrivals::Arrivals;
-use crate::gpu_use::{self, GpuUse, Work};
-use crate::gpu_watch::Watched;
-use crate::latency::{self, Bin, Latency, Percentile};
-use crate::options::{Mode, Options};
-use crate::recorder::{Outcomes, Recorder};
+use crate::gpu_usage::{self, GpuUsageSummary, MeasuredWork};
+use crate::latency::{self, LatencyBin, LatencyPercentile, LoadLatency};
+use crate::metrics_scraper::ScrapedMetrics;
+use crate::options::{LoadMode, LoadTestOptions};
+use crate::outcome_collector::{OutcomeCollector, OutcomeCounts};
 use crate::series::Second;
-use crate::target::Target;
+use crate::target::LoadTarget;
 use crate::workload::Workload;
-use crate::{html, table};
 
 /// What was put under load.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,7 +31,7 @@ pub struct TargetSummary {
 }
 
 impl TargetSummary {
-    pub(crate) fn new(target: &Target, workload: &Workload) -> Self {
+    pub(crate) fn new(target: &LoadTarget, workload: &Workload) -> Self {
         Self {
             url: target.url.clone(),
             server: workload.server.clone(),
@@ -45,7 +44,7 @@ impl TargetSummary {
 
 /// A line that the caller adds to a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Extra {
+pub struct ExtraFact {
     /// What it is about.
     pub key: String,
     /// What there is to say.
@@ -57,7 +56,7 @@ pub struct Extra {
 /// Latencies and outcomes are of the requests that were due in the measured time; throughput and
 /// goodput are of the answers that came in it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct LoadReport {
     /// What was put under load.
     pub target: TargetSummary,
     /// `closed` or `open`.
@@ -77,7 +76,7 @@ pub struct Report {
     /// Requests that count.
     pub requests: u64,
     /// How they ended.
-    pub outcomes: Outcomes,
+    pub outcomes: OutcomeCounts,
     /// Requests that were due per second, in the open loop.
     pub offered_per_second: Option<f64>,
     /// Answers that were OK per second.
@@ -88,10 +87,10 @@ pub struct Report {
     pub goodput_per_second: Option<f64>,
     /// Latency of answers that were OK: in the open loop from when a request was due, in the
     /// closed loop from when it was sent.
-    pub latency: Option<Latency>,
+    pub latency: Option<LoadLatency>,
     /// In the closed loop, with what clients would have seen had a stall not kept them from
     /// sending (HdrHistogram's correction, with the median as the expected interval).
-    pub latency_corrected: Option<Latency>,
+    pub latency_corrected: Option<LoadLatency>,
     /// How late requests were handed out, 99 of 100 of them at most, in the open loop. It is part
     /// of their latency, and the generator's fault.
     pub generator_lag_p99_ms: Option<f64>,
@@ -110,44 +109,52 @@ pub struct Report {
     /// The run second by second.
     pub series: Vec<Second>,
     /// The latencies in bars.
-    pub histogram: Vec<Bin>,
+    pub histogram: Vec<LatencyBin>,
     /// The curve of their percentiles; in the closed loop, of the corrected ones.
-    pub percentiles: Vec<Percentile>,
+    pub percentiles: Vec<LatencyPercentile>,
     /// What GPUs drew and did, where there was a page of metrics to read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub gpus: Vec<GpuUse>,
+    pub gpus: Vec<GpuUsageSummary>,
     /// Why nothing is known of GPUs, where there was a page of metrics to read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_note: Option<String>,
     /// What the caller added.
-    pub extra: Vec<Extra>,
+    pub extra: Vec<ExtraFact>,
 }
 
 /// What a report is made of.
-pub(crate) struct Summary<'a> {
-    pub(crate) target: &'a Target,
+pub(crate) struct LoadReportParts<'a> {
+    pub(crate) target: &'a LoadTarget,
     pub(crate) workload: &'a Workload,
-    pub(crate) options: &'a Options,
-    pub(crate) recorder: Recorder,
+    pub(crate) options: &'a LoadTestOptions,
+    pub(crate) collector: OutcomeCollector,
     pub(crate) issued: u64,
     pub(crate) connections: u64,
     /// When it was stopped early.
     pub(crate) stopped: Option<Instant>,
     /// What a page of metrics said, where there was one.
-    pub(crate) watched: Option<Watched>,
+    pub(crate) scraped: Option<ScrapedMetrics>,
 }
 
-impl Report {
-    pub(crate) fn new(summary: Summary<'_>) -> Self {
-        let Summary { target, workload, options, recorder, issued, connections, stopped, watched } =
-            summary;
-        let Recorder { window, latencies, mut outcomes, .. } = recorder;
+impl LoadReport {
+    pub(crate) fn new(parts: LoadReportParts<'_>) -> Self {
+        let LoadReportParts {
+            target,
+            workload,
+            options,
+            collector,
+            issued,
+            connections,
+            stopped,
+            scraped,
+        } = parts;
+        let OutcomeCollector { window, latencies, mut outcomes, .. } = collector;
         outcomes.abandoned = issued.saturating_sub(outcomes.total());
         let used_up = matches!(
             options.mode,
-            Mode::Closed { requests: Some(requests), .. } if issued >= requests
+            LoadMode::Closed { requests: Some(requests), .. } if issued >= requests
         );
-        let planned = match (window.end, recorder.last) {
+        let planned = match (window.end, collector.last) {
             (Some(end), Some(last)) if used_up => end.min(last),
             (Some(end), _) => end,
             (None, last) => last.unwrap_or(window.start),
@@ -161,14 +168,15 @@ impl Report {
         let seconds = duration.as_secs_f64();
         let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         let (mode, clients, rate_per_second, arrivals) = match options.mode {
-            Mode::Closed { clients, .. } => ("closed", Some(clients), None, None),
-            Mode::Open { rate, arrivals, .. } => ("open", None, Some(rate), Some(arrivals)),
+            LoadMode::Closed { clients, .. } => ("closed", Some(clients), None, None),
+            LoadMode::Open { rate, arrivals, .. } => ("open", None, Some(rate), Some(arrivals)),
         };
         let open = rate_per_second.is_some();
-        let work = Work { duration, answers: recorder.answered, rows: workload.rows };
+        let work =
+            MeasuredWork { duration, answers: collector.answers_in_window, rows: workload.rows };
         let (gpus, gpu_note) =
-            watched.map_or_else(Default::default, |watched| gpu_use::sum_up(&watched, work));
-        let corrected = (!open).then(|| latency::corrected(&latencies));
+            scraped.map_or_else(Default::default, |scraped| gpu_usage::sum_up_gpus(&scraped, work));
+        let corrected = (!open).then(|| latency::correct_for_stalls(&latencies));
         Self {
             target: TargetSummary::new(target, workload),
             mode,
@@ -180,22 +188,22 @@ impl Report {
             stopped_early: stopped.is_some(),
             requests: issued,
             offered_per_second: open.then(|| per_second(issued)),
-            throughput_per_second: per_second(recorder.answered),
+            throughput_per_second: per_second(collector.answers_in_window),
             deadline_ms: options.deadline.map(|deadline| deadline.as_secs_f64() * 1e3),
-            goodput_per_second: options.deadline.map(|_| per_second(recorder.good)),
-            latency: Latency::of(&latencies),
-            latency_corrected: corrected.as_ref().and_then(Latency::of),
-            generator_lag_p99_ms: (open && !recorder.lags.is_empty())
-                .then(|| latency::quantile_ms(&recorder.lags, 0.99)),
+            goodput_per_second: options.deadline.map(|_| per_second(collector.answers_in_deadline)),
+            latency: LoadLatency::from_histogram(&latencies),
+            latency_corrected: corrected.as_ref().and_then(LoadLatency::from_histogram),
+            generator_lag_p99_ms: (open && !collector.lags.is_empty())
+                .then(|| latency::quantile_ms(&collector.lags, 0.99)),
             connections,
-            bytes_sent: recorder.sent,
-            bytes_received: recorder.received,
-            exits: recorder.exits,
-            degraded: recorder.degraded,
-            messages: recorder.messages,
-            series: recorder.series.finish(duration),
-            histogram: latency::bins(&latencies),
-            percentiles: latency::percentiles(corrected.as_ref().unwrap_or(&latencies)),
+            bytes_sent: collector.sent,
+            bytes_received: collector.received,
+            exits: collector.exits,
+            degraded: collector.degraded,
+            messages: collector.messages,
+            series: collector.series.into_seconds(duration),
+            histogram: latency::histogram_bins(&latencies),
+            percentiles: latency::percentile_curve(corrected.as_ref().unwrap_or(&latencies)),
             outcomes,
             gpus,
             gpu_note,
@@ -204,17 +212,7 @@ impl Report {
     }
 
     /// Adds a line, to be shown with the rest.
-    pub fn add(&mut self, key: impl Into<String>, value: impl Into<String>) {
-        self.extra.push(Extra { key: key.into(), value: value.into() });
-    }
-
-    /// The report as a table for people.
-    pub fn table(&self) -> String {
-        table::of_run(self)
-    }
-
-    /// The report as one HTML file with plots, which needs nothing from elsewhere.
-    pub fn html(&self) -> String {
-        html::of_run(self)
+    pub fn add_extra(&mut self, key: impl Into<String>, value: impl Into<String>) {
+        self.extra.push(ExtraFact { key: key.into(), value: value.into() });
     }
 }

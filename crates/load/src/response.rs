@@ -8,7 +8,7 @@ pub(crate) const HEADER_LENGTH: &str = "inference-header-content-length";
 
 /// What an answer says of how it came about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Remarks {
+pub(crate) struct ResponseRemarks {
     /// The exits that were taken, one per row where the server tells them apart.
     pub(crate) exits: Vec<String>,
     /// Why the answer is less than a full one.
@@ -16,30 +16,30 @@ pub(crate) struct Remarks {
 }
 
 #[derive(Deserialize)]
-struct Document {
-    parameters: Option<Parameters>,
+struct InferenceResponseDocument {
+    parameters: Option<InferenceResponseParameters>,
 }
 
 #[derive(Deserialize)]
-struct Parameters {
+struct InferenceResponseParameters {
     exit: Option<Value>,
     degraded: Option<Value>,
 }
 
 /// Reads the JSON of an answer; `None` where it is none.
-pub(crate) fn remarks(json: &[u8]) -> Option<Remarks> {
-    let document: Document = serde_json::from_slice(json).ok()?;
-    let Some(parameters) = document.parameters else { return Some(Remarks::default()) };
+pub(crate) fn read_remarks(json: &[u8]) -> Option<ResponseRemarks> {
+    let document: InferenceResponseDocument = serde_json::from_slice(json).ok()?;
+    let Some(parameters) = document.parameters else { return Some(ResponseRemarks::default()) };
     let exits = match parameters.exit {
-        Some(Value::Array(values)) => values.into_iter().filter_map(text).collect(),
-        Some(value) => text(value).into_iter().collect(),
+        Some(Value::Array(values)) => values.into_iter().filter_map(parameter_text).collect(),
+        Some(value) => parameter_text(value).into_iter().collect(),
         None => Vec::new(),
     };
-    Some(Remarks { exits, degraded: parameters.degraded.and_then(text) })
+    Some(ResponseRemarks { exits, degraded: parameters.degraded.and_then(parameter_text) })
 }
 
 /// A parameter as text; `None` where it says that there is nothing to say.
-fn text(value: Value) -> Option<String> {
+fn parameter_text(value: Value) -> Option<String> {
     match value {
         Value::Null | Value::Bool(false) => None,
         Value::String(text) => Some(text).filter(|text| !text.is_empty()),
@@ -50,10 +50,10 @@ fn text(value: Value) -> Option<String> {
 /// The message of an answer that is an error, cut to a line's length.
 pub(crate) fn error_message(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
-    struct Refusal {
+    struct ErrorDocument {
         error: String,
     }
-    let message = match serde_json::from_slice::<Refusal>(body) {
+    let message = match serde_json::from_slice::<ErrorDocument>(body) {
         Ok(refusal) => refusal.error,
         Err(_) => String::from_utf8_lossy(body).into_owned(),
     };
@@ -68,9 +68,9 @@ mod tests {
 
     #[test]
     fn exits_and_degradation_are_read_from_the_parameters() {
-        let read = |json: &str| remarks(json.as_bytes()).unwrap();
+        let read = |json: &str| read_remarks(json.as_bytes()).unwrap();
         let plain = read(r#"{"model_name":"m","outputs":[{"name":"y","shape":[1]}]}"#);
-        assert_eq!(plain, Remarks::default());
+        assert_eq!(plain, ResponseRemarks::default());
         let one = read(r#"{"outputs":[],"parameters":{"exit":"exit_15","degraded":"late"}}"#);
         assert_eq!(one.exits, ["exit_15"]);
         assert_eq!(one.degraded.as_deref(), Some("late"));
@@ -78,13 +78,13 @@ mod tests {
         assert_eq!(rows.exits, ["a", "a"]);
         assert_eq!(rows.degraded, None);
         assert_eq!(read(r#"{"parameters":{"exit":2}}"#).exits, ["2"]);
-        assert_eq!(read(r#"{"parameters":null}"#), Remarks::default());
+        assert_eq!(read(r#"{"parameters":null}"#), ResponseRemarks::default());
     }
 
     #[test]
     fn what_is_no_json_object_is_no_answer() {
         for text in ["", "{\"outputs\":", "hello", "3"] {
-            assert_eq!(remarks(text.as_bytes()), None, "{text}");
+            assert_eq!(read_remarks(text.as_bytes()), None, "{text}");
         }
     }
 

@@ -6,35 +6,35 @@ use std::time::{Duration, Instant};
 
 use tessera_core::Result;
 
-use crate::arrivals::Schedule;
-use crate::client::Connector;
+use crate::arrivals::ArrivalSchedule;
 use crate::closed_loop::ClosedLoop;
-use crate::gpu_watch::GpuWatch;
+use crate::connector::Connector;
 use crate::latency::quantile_ms;
+use crate::metrics_scraper::MetricsScraper;
 use crate::open_loop::OpenLoop;
-use crate::options::{Mode, Options};
-use crate::prepared::Prepared;
-use crate::progress::{Phase, Progress, RecentRate};
-use crate::recorder::{Recorder, Window};
-use crate::report::{Report, Summary};
-use crate::session::Session;
-use crate::stop::Stop;
-use crate::target::Target;
+use crate::options::{LoadMode, LoadTestOptions};
+use crate::outcome_collector::{MeasurementWindow, OutcomeCollector};
+use crate::prepared_requests::PreparedRequests;
+use crate::progress::{LoadPhase, LoadProgress, RecentRate};
+use crate::report::{LoadReport, LoadReportParts};
+use crate::session::LoadSession;
+use crate::stop_token::StopToken;
+use crate::target::LoadTarget;
 use crate::workload::Workload;
 
 /// How often a run looks whether it is over.
-const TICK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How often it tells how it is getting on.
-const TELL: Duration = Duration::from_millis(200);
+/// How often it reports progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The clients of either loop.
-enum Load {
+enum RunningLoop {
     Closed(ClosedLoop),
     Open(OpenLoop),
 }
 
-impl Load {
+impl RunningLoop {
     fn is_over(&mut self) -> Result<bool> {
         match self {
             Self::Closed(clients) => clients.is_over(),
@@ -42,10 +42,10 @@ impl Load {
         }
     }
 
-    async fn abandon(&mut self) {
+    async fn cancel_requests(&mut self) {
         match self {
-            Self::Closed(clients) => clients.abandon().await,
-            Self::Open(workers) => workers.abandon().await,
+            Self::Closed(clients) => clients.cancel_clients().await,
+            Self::Open(workers) => workers.cancel_workers().await,
         }
     }
 }
@@ -55,41 +55,48 @@ impl Load {
 /// It ends when the time or the requests are used up and every request has ended, or at once when
 /// `stop` is thrown; then it reports what was measured until then. A server that fails is no
 /// error here: it is what the report says.
-pub async fn run(
-    target: &Target,
+pub async fn run_load_test(
+    target: &LoadTarget,
     workload: &Workload,
-    options: &Options,
-    stop: &Stop,
-    mut progress: impl FnMut(&Progress),
-) -> Result<Report> {
-    options.check()?;
-    let endpoint = target.endpoint().await?;
-    let prepared = Prepared::new(&endpoint, workload)?;
+    options: &LoadTestOptions,
+    stop: &StopToken,
+    mut progress: impl FnMut(&LoadProgress),
+) -> Result<LoadReport> {
+    options.check_limits()?;
+    let resolved = target.resolve_model().await?;
+    let prepared = PreparedRequests::new(&resolved, workload)?;
     let began = Instant::now();
     let start = began + options.warm_up;
-    let window = Window { start, end: options.duration().map(|duration| start + duration) };
-    let session = Arc::new(Session {
+    let window =
+        MeasurementWindow { start, end: options.duration().map(|duration| start + duration) };
+    let session = Arc::new(LoadSession {
         prepared,
         timeout: target.timeout,
         window,
-        connector: Connector::new(endpoint.server.addresses),
-        recorder: Mutex::new(Recorder::new(window, options.deadline)?),
+        connector: Connector::new(resolved.server.addresses),
+        collector: Mutex::new(OutcomeCollector::new(window, options.deadline)?),
         issued: AtomicU64::new(0),
         connections: AtomicU64::new(0),
         closing: AtomicBool::new(false),
     });
     let mut load = match options.mode {
-        Mode::Closed { clients, requests, .. } => {
-            Load::Closed(ClosedLoop::start(&session, clients, requests))
+        LoadMode::Closed { clients, requests, .. } => {
+            RunningLoop::Closed(ClosedLoop::start_clients(&session, clients, requests))
         }
-        Mode::Open { rate, arrivals, seed, .. } => {
-            let schedule = Schedule::new(arrivals, rate, seed);
-            Load::Open(OpenLoop::start(&session, schedule, began, options.max_connections)?)
+        LoadMode::Open { rate, arrivals, seed, .. } => {
+            let schedule = ArrivalSchedule::new(arrivals, rate, seed);
+            RunningLoop::Open(OpenLoop::start_workers(
+                &session,
+                schedule,
+                began,
+                options.max_connections,
+            )?)
         }
     };
-    let mut watch = options.metrics.clone().map(|page| GpuWatch::start(page, window));
+    let mut scraper =
+        options.metrics.clone().map(|page| MetricsScraper::start_scraping(page, window));
     let mut recent = RecentRate::default();
-    let mut told = began;
+    let mut reported = began;
     let mut stopped = None;
     while !load.is_over()? {
         let now = Instant::now();
@@ -97,66 +104,66 @@ pub async fn run(
             stopped = Some(now);
             break;
         }
-        if now.duration_since(told) >= TELL {
-            told = now;
-            progress(&state(&session, options, began, now, &mut recent));
+        if now.duration_since(reported) >= PROGRESS_INTERVAL {
+            reported = now;
+            progress(&current_progress(&session, options, began, now, &mut recent));
         }
-        tokio::time::sleep(TICK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     session.closing.store(true, Ordering::SeqCst);
-    watch.iter_mut().for_each(GpuWatch::end);
-    load.abandon().await;
-    // What is told last is the whole.
-    progress(&state(&session, options, began, Instant::now(), &mut recent));
-    let watched = match watch {
-        Some(watch) => Some(watch.finish().await),
+    scraper.iter_mut().for_each(MetricsScraper::stop_scraping);
+    load.cancel_requests().await;
+    // What is reported last is the whole.
+    progress(&current_progress(&session, options, began, Instant::now(), &mut recent));
+    let scraped = match scraper {
+        Some(scraper) => Some(scraper.finish_scraping().await),
         None => None,
     };
     let issued = session.issued.load(Ordering::SeqCst);
     let connections = session.connections.load(Ordering::SeqCst);
-    let recorder = {
-        let fresh = Recorder::new(window, options.deadline)?;
-        std::mem::replace(&mut *session.recorder(), fresh)
+    let collector = {
+        let fresh = OutcomeCollector::new(window, options.deadline)?;
+        std::mem::replace(&mut *session.lock_collector(), fresh)
     };
-    Ok(Report::new(Summary {
+    Ok(LoadReport::new(LoadReportParts {
         target,
         workload,
         options,
-        recorder,
+        collector,
         issued,
         connections,
         stopped,
-        watched,
+        scraped,
     }))
 }
 
-fn state(
-    session: &Session,
-    options: &Options,
+fn current_progress(
+    session: &LoadSession,
+    options: &LoadTestOptions,
     began: Instant,
     now: Instant,
     recent: &mut RecentRate,
-) -> Progress {
-    let recorder = session.recorder();
+) -> LoadProgress {
+    let collector = session.lock_collector();
     let phase = match session.window {
-        Window { start, .. } if now < start => Phase::WarmUp,
-        Window { end: Some(end), .. } if now >= end => Phase::Draining,
-        _ => Phase::Measuring,
+        MeasurementWindow { start, .. } if now < start => LoadPhase::WarmUp,
+        MeasurementWindow { end: Some(end), .. } if now >= end => LoadPhase::Draining,
+        _ => LoadPhase::Measuring,
     };
     let (requests, offered_per_second) = match options.mode {
-        Mode::Closed { requests, .. } => (requests, None),
-        Mode::Open { rate, .. } => (None, Some(rate)),
+        LoadMode::Closed { requests, .. } => (requests, None),
+        LoadMode::Open { rate, .. } => (None, Some(rate)),
     };
-    Progress {
+    LoadProgress {
         phase,
         elapsed: now.saturating_duration_since(began),
         total: options.duration().map(|duration| options.warm_up + duration),
-        done: recorder.outcomes.total(),
+        done: collector.outcomes.total(),
         requests,
         offered_per_second,
-        rate_per_second: recent.update(now, recorder.all_answers),
-        p50_ms: quantile_ms(&recorder.latencies, 0.5),
-        p99_ms: quantile_ms(&recorder.latencies, 0.99),
-        errors: recorder.all_errors,
+        rate_per_second: recent.add_count(now, collector.all_answers),
+        p50_ms: quantile_ms(&collector.latencies, 0.5),
+        p99_ms: quantile_ms(&collector.latencies, 0.99),
+        errors: collector.all_errors,
     }
 }

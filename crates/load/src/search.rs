@@ -5,11 +5,11 @@ use std::str::FromStr;
 use tessera_core::{Error, Result};
 
 /// More steps than anyone waits for.
-const MOST_STEPS: usize = 1000;
+const MAX_STEPS: usize = 1000;
 
 /// The rates of a sweep, in requests per second.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Rates {
+pub enum SweepRates {
     /// These, one after the other.
     List(Vec<f64>),
     /// From the first to the second, in steps.
@@ -33,13 +33,13 @@ pub enum Rates {
     },
 }
 
-impl Default for Rates {
+impl Default for SweepRates {
     fn default() -> Self {
         Self::Search { start: 10.0, limit: 1e6, precision: 0.05 }
     }
 }
 
-impl FromStr for Rates {
+impl FromStr for SweepRates {
     type Err = Error;
 
     /// Reads `100,200,400`, `100:1000:100`, `auto`, `auto:START` or `auto:START:LIMIT`.
@@ -66,43 +66,43 @@ impl FromStr for Rates {
             [list] => Self::List(list.split(',').map(number).collect::<Result<_>>()?),
             _ => return Err(wrong()),
         };
-        rates.check()?;
+        rates.check_rates()?;
         Ok(rates)
     }
 }
 
-impl Rates {
-    pub(crate) fn check(&self) -> Result<()> {
+impl SweepRates {
+    pub(crate) fn check_rates(&self) -> Result<()> {
         let above_zero = |rate: f64| rate.is_finite() && rate > 0.0;
         let sound = match self {
             Self::List(rates) => {
                 !rates.is_empty()
-                    && rates.len() <= MOST_STEPS
+                    && rates.len() <= MAX_STEPS
                     && rates.iter().all(|&rate| above_zero(rate))
             }
             Self::Range { start, end, step } => {
                 [*start, *end, *step].into_iter().all(above_zero)
                     && start <= end
-                    && (end - start) / step <= MOST_STEPS as f64
+                    && (end - start) / step <= MAX_STEPS as f64
             }
             Self::Search { start, limit, precision } => {
                 [*start, *limit, *precision].into_iter().all(above_zero) && start <= limit
             }
         };
-        match sound {
-            true => Ok(()),
-            false => Err(Error::usage(format!(
+        if !sound {
+            return Err(Error::usage(format!(
                 "rates {self:?}: expected numbers above zero, from low to high, and at most \
-                 {MOST_STEPS} steps"
-            ))),
+                 {MAX_STEPS} steps"
+            )));
         }
+        Ok(())
     }
 }
 
 /// The state of a sweep: what to try next follows from what was sustained.
 #[derive(Debug)]
-pub(crate) struct Search {
-    rates: Rates,
+pub(crate) struct RateSearch {
+    rates: SweepRates,
     tried: usize,
     /// The highest rate that was sustained.
     low: Option<f64>,
@@ -110,24 +110,24 @@ pub(crate) struct Search {
     high: Option<f64>,
 }
 
-impl Search {
-    pub(crate) fn new(rates: &Rates) -> Self {
+impl RateSearch {
+    pub(crate) fn new(rates: &SweepRates) -> Self {
         Self { rates: rates.clone(), tried: 0, low: None, high: None }
     }
 
     /// The rate to try next; `None` at the end.
     pub(crate) fn next_rate(&self) -> Option<f64> {
-        if self.tried > MOST_STEPS {
+        if self.tried > MAX_STEPS {
             return None;
         }
         match &self.rates {
-            Rates::List(rates) => rates.get(self.tried).copied(),
-            Rates::Range { start, end, step } => {
+            SweepRates::List(rates) => rates.get(self.tried).copied(),
+            SweepRates::Range { start, end, step } => {
                 let rate = start + self.tried as f64 * step;
                 // A little more than the end is the end, written in floating point.
                 Some(rate).filter(|rate| *rate <= end + step * 1e-6)
             }
-            Rates::Search { start, limit, precision } => match (self.low, self.high) {
+            SweepRates::Search { start, limit, precision } => match (self.low, self.high) {
                 (None, None) => Some(*start),
                 (Some(low), None) => Some((low * 2.0).min(*limit)).filter(|_| low < *limit),
                 // Not even the first: the search goes down, but not for ever.
@@ -140,7 +140,7 @@ impl Search {
     }
 
     /// Notes whether a rate was sustained.
-    pub(crate) fn observe(&mut self, rate: f64, sustained: bool) {
+    pub(crate) fn observe_rate(&mut self, rate: f64, sustained: bool) {
         self.tried += 1;
         if sustained {
             self.low = Some(self.low.map_or(rate, |low| low.max(rate)));
@@ -152,13 +152,13 @@ impl Search {
 
 /// The highest of the rates that is sustained, by asking about one after the other.
 pub fn find_saturation(
-    rates: &Rates,
+    rates: &SweepRates,
     mut sustained: impl FnMut(f64) -> bool,
 ) -> Result<Option<f64>> {
-    rates.check()?;
-    let mut search = Search::new(rates);
+    rates.check_rates()?;
+    let mut search = RateSearch::new(rates);
     while let Some(rate) = search.next_rate() {
-        search.observe(rate, sustained(rate));
+        search.observe_rate(rate, sustained(rate));
     }
     Ok(search.low)
 }
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     /// Asks about a server that sustains up to `capacity`; the answer and the rates asked about.
-    fn found(rates: &Rates, capacity: f64) -> (Option<f64>, Vec<f64>) {
+    fn found(rates: &SweepRates, capacity: f64) -> (Option<f64>, Vec<f64>) {
         let mut asked = Vec::new();
         let saturation = find_saturation(rates, |rate| {
             asked.push(rate);
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn the_search_comes_within_its_precision_of_the_capacity() {
         for capacity in [0.7, 9.0, 10.0, 137.0, 4321.0, 99_999.0] {
-            let (saturation, asked) = found(&Rates::default(), capacity);
+            let (saturation, asked) = found(&SweepRates::default(), capacity);
             let saturation = saturation.unwrap();
             assert!(saturation <= capacity && saturation * 1.06 >= capacity, "{saturation}");
             assert!(asked.len() < 25, "{asked:?}");
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_search_ends_at_its_limit_and_where_nothing_is_sustained() {
-        let rates = Rates::Search { start: 10.0, limit: 100.0, precision: 0.05 };
+        let rates = SweepRates::Search { start: 10.0, limit: 100.0, precision: 0.05 };
         assert_eq!(found(&rates, 1e9), (Some(100.0), vec![10.0, 20.0, 40.0, 80.0, 100.0]));
         let (saturation, asked) = found(&rates, 0.0);
         assert_eq!(saturation, None);
@@ -211,10 +211,10 @@ mod tests {
     #[test]
     fn rates_that_make_no_sense_are_refused() {
         for text in ["", "0", "1,x", "5:1:1", "1:2:0", "1:2", "auto:0", "auto:9:5", "1:1e9:1"] {
-            assert!(text.parse::<Rates>().is_err(), "{text}");
+            assert!(text.parse::<SweepRates>().is_err(), "{text}");
         }
-        assert_eq!("auto".parse::<Rates>().unwrap(), Rates::default());
-        let expected = Rates::Search { start: 5.0, limit: 50.0, precision: 0.05 };
-        assert_eq!("auto:5:50".parse::<Rates>().unwrap(), expected);
+        assert_eq!("auto".parse::<SweepRates>().unwrap(), SweepRates::default());
+        let expected = SweepRates::Search { start: 5.0, limit: 50.0, precision: 0.05 };
+        assert_eq!("auto:5:50".parse::<SweepRates>().unwrap(), expected);
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tessera_core::{Error, Result};
 
 /// A last second that is shorter than this says nothing.
-const SHORTEST: f64 = 0.1;
+const MIN_LAST_SECOND: f64 = 0.1;
 
 /// What came back within one second of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -29,13 +29,13 @@ pub struct Second {
 /// Only the histogram of the second under way is there; one for every second would take hundreds
 /// of megabytes over an hour.
 #[derive(Debug)]
-pub(crate) struct Series {
+pub(crate) struct SecondSeries {
     seconds: Vec<Second>,
     latencies: Histogram<u32>,
     errors: u64,
 }
 
-impl Series {
+impl SecondSeries {
     pub(crate) fn new() -> Result<Self> {
         let latencies = Histogram::new_with_bounds(1_000, 3_600_000_000_000, 2)
             .map_err(|error| Error::invalid(format!("histogram: {error}")))?;
@@ -43,7 +43,7 @@ impl Series {
     }
 
     /// Notes a request that ended then, with its latency in nanoseconds where it was OK.
-    pub(crate) fn record(&mut self, at: Duration, latency: Option<u64>) {
+    pub(crate) fn record_latency(&mut self, at: Duration, latency: Option<u64>) {
         // One that comes after its second was closed, by the race of two clients, counts in the
         // next.
         self.close_before(at.as_secs());
@@ -54,22 +54,22 @@ impl Series {
     }
 
     /// Every second of a run that took this long; those without an answer too.
-    pub(crate) fn finish(mut self, duration: Duration) -> Vec<Second> {
+    pub(crate) fn into_seconds(mut self, duration: Duration) -> Vec<Second> {
         self.close_before(duration.as_secs());
         let rest = duration.as_secs_f64().fract();
-        if rest >= SHORTEST && self.seconds.len() as u64 == duration.as_secs() {
-            self.close(rest);
+        if rest >= MIN_LAST_SECOND && self.seconds.len() as u64 == duration.as_secs() {
+            self.close_second(rest);
         }
         self.seconds
     }
 
     fn close_before(&mut self, second: u64) {
         while (self.seconds.len() as u64) < second {
-            self.close(1.0);
+            self.close_second(1.0);
         }
     }
 
-    fn close(&mut self, length: f64) {
+    fn close_second(&mut self, length: f64) {
         let some = !self.latencies.is_empty();
         let latencies = &self.latencies;
         let quantile = |share: f64| {
@@ -94,12 +94,12 @@ mod tests {
 
     #[test]
     fn a_second_without_answers_is_there_and_empty() {
-        let mut series = Series::new().unwrap();
-        series.record(Duration::from_millis(100), Some(2_000_000));
-        series.record(Duration::from_millis(200), None);
-        series.record(Duration::from_millis(2100), Some(4_000_000));
-        series.record(Duration::from_millis(2400), Some(4_000_000));
-        let seconds = series.finish(Duration::from_millis(2500));
+        let mut series = SecondSeries::new().unwrap();
+        series.record_latency(Duration::from_millis(100), Some(2_000_000));
+        series.record_latency(Duration::from_millis(200), None);
+        series.record_latency(Duration::from_millis(2100), Some(4_000_000));
+        series.record_latency(Duration::from_millis(2400), Some(4_000_000));
+        let seconds = series.into_seconds(Duration::from_millis(2500));
         assert_eq!(seconds.len(), 3);
         assert_eq!((seconds[0].throughput_per_second, seconds[0].errors), (1.0, 1));
         assert_eq!((seconds[1].throughput_per_second, seconds[1].p50_ms), (0.0, None));

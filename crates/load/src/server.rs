@@ -9,11 +9,11 @@ use hyper::header::{HOST, HeaderValue};
 use hyper::{Request, StatusCode, Uri};
 use tessera_core::{Error, Result};
 
-use crate::client::{Connector, chain};
+use crate::connector::{Connector, error_with_causes};
 
 /// Where a server is, looked up once: a name server is not what is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Server {
+pub(crate) struct ResolvedServer {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) host: HeaderValue,
     /// The path of its URL, without a slash at the end.
@@ -24,20 +24,20 @@ pub(crate) struct Server {
 
 /// The parts of a URL that a request needs.
 #[derive(Debug, PartialEq, Eq)]
-struct Location {
+struct UrlParts {
     host: String,
     port: u16,
     authority: String,
     prefix: String,
 }
 
-impl Server {
+impl ResolvedServer {
     /// Looks up the server of a URL.
-    pub(crate) async fn find(url: &str) -> Result<Self> {
-        let Location { host, port, authority, prefix } = locate(url)?;
+    pub(crate) async fn resolve_url(url: &str) -> Result<Self> {
+        let UrlParts { host, port, authority, prefix } = parse_url(url)?;
         let addresses = tokio::net::lookup_host((host.as_str(), port))
             .await
-            .map_err(|error| Error::io(url, &error))?
+            .map_err(|error| Error::from_io(url, &error))?
             .collect();
         let host = HeaderValue::from_str(&authority)
             .map_err(|_| Error::usage(format!("\"{authority}\" is no name of a host")))?;
@@ -45,16 +45,22 @@ impl Server {
     }
 
     /// Reads one page, on a connection of its own.
-    pub(crate) async fn get(&self, path: &str, timeout: Duration) -> Result<(StatusCode, Bytes)> {
+    pub(crate) async fn get_page(
+        &self,
+        path: &str,
+        timeout: Duration,
+    ) -> Result<(StatusCode, Bytes)> {
         let lost = |text: String| Error::lost(format!("{}{path}: {text}", self.origin));
         let ask = async {
-            let mut sender = Connector::new(self.addresses.clone()).connect().await?;
+            let mut sender = Connector::new(self.addresses.clone()).open_connection().await?;
             let mut request = Request::new(Full::<Bytes>::default());
             *request.uri_mut() = path.parse::<Uri>().map_err(|error| error.to_string())?;
             request.headers_mut().insert(HOST, self.host.clone());
-            let response = sender.send_request(request).await.map_err(|error| chain(&error))?;
+            let response =
+                sender.send_request(request).await.map_err(|error| error_with_causes(&error))?;
             let status = response.status();
-            let body = response.into_body().collect().await.map_err(|error| chain(&error))?;
+            let body =
+                response.into_body().collect().await.map_err(|error| error_with_causes(&error))?;
             Ok::<_, String>((status, body.to_bytes()))
         };
         let until = Instant::now() + timeout;
@@ -68,7 +74,7 @@ impl Server {
     }
 }
 
-fn locate(url: &str) -> Result<Location> {
+fn parse_url(url: &str) -> Result<UrlParts> {
     let wrong = || Error::usage(format!("\"{url}\", expected http://HOST:PORT"));
     let uri: Uri = url.parse().map_err(|_| wrong())?;
     let authority = uri.authority().ok_or_else(wrong)?;
@@ -81,7 +87,7 @@ fn locate(url: &str) -> Result<Location> {
     }
     // An IPv6 address is looked up without its brackets.
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-    Ok(Location {
+    Ok(UrlParts {
         host: host.to_owned(),
         port: authority.port_u16().unwrap_or(80),
         authority: authority.to_string(),
@@ -95,15 +101,15 @@ mod tests {
 
     #[test]
     fn a_url_names_a_host_a_port_and_a_path() {
-        let location = locate("http://localhost:8000").unwrap();
-        assert_eq!((location.host.as_str(), location.port), ("localhost", 8000));
-        assert_eq!(location.prefix, "");
-        assert_eq!(locate("http://a/serve/").unwrap().prefix, "/serve");
-        assert_eq!(locate("http://a").unwrap().port, 80);
-        let six = locate("http://[::1]:8000").unwrap();
+        let parts = parse_url("http://localhost:8000").unwrap();
+        assert_eq!((parts.host.as_str(), parts.port), ("localhost", 8000));
+        assert_eq!(parts.prefix, "");
+        assert_eq!(parse_url("http://a/serve/").unwrap().prefix, "/serve");
+        assert_eq!(parse_url("http://a").unwrap().port, 80);
+        let six = parse_url("http://[::1]:8000").unwrap();
         assert_eq!((six.host.as_str(), six.authority.as_str()), ("::1", "[::1]:8000"));
         for wrong in ["localhost:8000", "https://a:1", "http://a?b", "http://u@a", "", "http://"] {
-            assert!(locate(wrong).is_err(), "{wrong}");
+            assert!(parse_url(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -8,18 +8,19 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;
 
-use crate::client::{Connector, Exchange};
-use crate::prepared::Prepared;
-use crate::recorder::{Recorder, Sample, Window};
+use crate::connector::Connector;
+use crate::exchange::Exchange;
+use crate::outcome_collector::{MeasurementWindow, OutcomeCollector, TimedRequest};
+use crate::prepared_requests::PreparedRequests;
 
 /// What all clients of a run share.
-pub(crate) struct Session {
-    pub(crate) prepared: Prepared,
+pub(crate) struct LoadSession {
+    pub(crate) prepared: PreparedRequests,
     pub(crate) timeout: Duration,
     /// When requests count, as planned.
-    pub(crate) window: Window,
+    pub(crate) window: MeasurementWindow,
     pub(crate) connector: Connector,
-    pub(crate) recorder: Mutex<Recorder>,
+    pub(crate) collector: Mutex<OutcomeCollector>,
     /// Requests that count and were due.
     pub(crate) issued: AtomicU64,
     /// Connections that were opened.
@@ -28,9 +29,9 @@ pub(crate) struct Session {
     pub(crate) closing: AtomicBool,
 }
 
-impl Session {
-    pub(crate) async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, String> {
-        let sender = self.connector.connect().await?;
+impl LoadSession {
+    pub(crate) async fn open_connection(&self) -> Result<SendRequest<Full<Bytes>>, String> {
+        let sender = self.connector.open_connection().await?;
         self.connections.fetch_add(1, Ordering::Relaxed);
         Ok(sender)
     }
@@ -40,19 +41,19 @@ impl Session {
     }
 
     /// Notes that a request is due.
-    pub(crate) fn issue(&self, due: Instant) {
+    pub(crate) fn count_issued(&self, due: Instant) {
         if self.window.contains(due) {
             self.issued.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Notes how a request that was due then, and sent later where no client was free, went.
-    pub(crate) fn settle(&self, due: Instant, queued: Instant, exchange: Exchange) {
-        let sample = Sample { due, queued, ended: Instant::now(), exchange };
-        self.recorder().record(sample);
+    pub(crate) fn record_exchange(&self, due: Instant, queued: Instant, exchange: Exchange) {
+        let sample = TimedRequest { due, queued, ended: Instant::now(), exchange };
+        self.lock_collector().record_outcome(sample);
     }
 
-    pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
-        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock_collector(&self) -> MutexGuard<'_, OutcomeCollector> {
+        self.collector.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,29 +3,28 @@
 use serde::Serialize;
 use tessera_core::{Error, Result};
 
-use crate::options::{Mode, Options};
-use crate::progress::Progress;
-use crate::report::{Extra, Report, TargetSummary};
-use crate::run::run;
-use crate::search::{Rates, Search};
-use crate::stop::Stop;
-use crate::target::Target;
+use crate::options::{LoadMode, LoadTestOptions};
+use crate::progress::LoadProgress;
+use crate::report::{ExtraFact, LoadReport, TargetSummary};
+use crate::run::run_load_test;
+use crate::search::{RateSearch, SweepRates};
+use crate::stop_token::StopToken;
+use crate::target::LoadTarget;
 use crate::workload::Workload;
-use crate::{html, table};
 
 /// The share of what is offered that must come back, for a rate to be sustained.
-const SUSTAINED: f64 = 0.95;
+const SUSTAINED_SHARE: f64 = 0.95;
 
 /// One rate of a sweep.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Step {
+pub struct SweepStep {
     /// The rate that was asked for.
     pub rate_per_second: f64,
     /// Whether throughput, and goodput where there is a deadline, were at least 95 % of what was
     /// offered.
     pub sustained: bool,
     /// The run.
-    pub report: Report,
+    pub report: LoadReport,
 }
 
 /// The highest rate that was sustained.
@@ -51,44 +50,44 @@ pub struct SweepReport {
     /// The highest rate that was sustained; none where none was.
     pub saturation: Option<Saturation>,
     /// The rates, in the order in which they were tried.
-    pub steps: Vec<Step>,
+    pub steps: Vec<SweepStep>,
     /// Whether it was stopped before its end; the last step is then a part of one.
     pub stopped_early: bool,
     /// What the caller added.
-    pub extra: Vec<Extra>,
+    pub extra: Vec<ExtraFact>,
 }
 
 /// Runs the open loop of `options` at one rate after the other; their own rate does not count.
 ///
 /// Every step has the warm-up and the duration of the options.
-pub async fn sweep(
-    target: &Target,
+pub async fn run_sweep(
+    target: &LoadTarget,
     workload: &Workload,
-    options: &Options,
-    rates: &Rates,
-    stop: &Stop,
-    mut progress: impl FnMut(&Progress),
+    options: &LoadTestOptions,
+    rates: &SweepRates,
+    stop: &StopToken,
+    mut progress: impl FnMut(&LoadProgress),
 ) -> Result<SweepReport> {
-    rates.check()?;
-    let Mode::Open { arrivals, duration, seed, .. } = options.mode else {
+    rates.check_rates()?;
+    let LoadMode::Open { arrivals, duration, seed, .. } = options.mode else {
         return Err(Error::usage("a sweep is of the open loop, expected a duration and rates"));
     };
-    let mut search = Search::new(rates);
+    let mut search = RateSearch::new(rates);
     let mut steps = Vec::new();
     while let Some(rate) = search.next_rate() {
-        let mode = Mode::Open { rate, arrivals, duration, seed };
-        let step = Options { mode, ..options.clone() };
-        let report = run(target, workload, &step, stop, &mut progress).await?;
+        let mode = LoadMode::Open { rate, arrivals, duration, seed };
+        let step = LoadTestOptions { mode, ..options.clone() };
+        let report = run_load_test(target, workload, &step, stop, &mut progress).await?;
         let sustained = is_sustained(&report);
-        search.observe(rate, sustained);
-        steps.push(Step { rate_per_second: rate, sustained, report });
+        search.observe_rate(rate, sustained);
+        steps.push(SweepStep { rate_per_second: rate, sustained, report });
         if stop.is_stopped() {
             break;
         }
     }
     Ok(SweepReport {
         target: TargetSummary::new(target, workload),
-        saturation: saturation(&steps),
+        saturation: highest_sustained(&steps),
         stopped_early: steps.iter().any(|step| step.report.stopped_early),
         steps,
         extra: Vec::new(),
@@ -96,17 +95,17 @@ pub async fn sweep(
 }
 
 /// A step that was stopped early tells too little to be called sustained.
-fn is_sustained(report: &Report) -> bool {
+fn is_sustained(report: &LoadReport) -> bool {
     let Some(offered) = report.offered_per_second.filter(|&offered| offered > 0.0) else {
         return false;
     };
-    let enough = |rate: f64| rate >= SUSTAINED * offered;
+    let enough = |rate: f64| rate >= SUSTAINED_SHARE * offered;
     !report.stopped_early
         && enough(report.throughput_per_second)
         && report.goodput_per_second.is_none_or(enough)
 }
 
-fn saturation(steps: &[Step]) -> Option<Saturation> {
+fn highest_sustained(steps: &[SweepStep]) -> Option<Saturation> {
     let sustained = steps.iter().filter(|step| step.sustained);
     let best = sustained.max_by(|a, b| a.rate_per_second.total_cmp(&b.rate_per_second))?;
     let latency = best.report.latency?;
@@ -123,17 +122,7 @@ fn saturation(steps: &[Step]) -> Option<Saturation> {
 
 impl SweepReport {
     /// Adds a line, to be shown with the rest.
-    pub fn add(&mut self, key: impl Into<String>, value: impl Into<String>) {
-        self.extra.push(Extra { key: key.into(), value: value.into() });
-    }
-
-    /// The report as a table for people.
-    pub fn table(&self) -> String {
-        table::of_sweep(self)
-    }
-
-    /// The report as one HTML file with plots, which needs nothing from elsewhere.
-    pub fn html(&self) -> String {
-        html::of_sweep(self)
+    pub fn add_extra(&mut self, key: impl Into<String>, value: impl Into<String>) {
+        self.extra.push(ExtraFact { key: key.into(), value: value.into() });
     }
 }

@@ -1,56 +1,16 @@
 //! What is sent: a few different requests, made once and sent over and over.
 
-use std::collections::HashMap;
-use std::time::Duration;
-
-use bytes::Bytes;
 use tessera_core::{Error, Random, Result};
 
-use crate::body::{self, Body};
-use crate::description::Description;
+use crate::body::{self, InferenceBody};
+use crate::description::ModelDescription;
 use crate::inputs;
-
-/// How requests are made of a model's description.
-#[derive(Clone, Debug)]
-pub struct WorkloadOptions {
-    /// Shapes by input; they win over the batch.
-    pub shapes: HashMap<String, Vec<usize>>,
-    /// Ranges of random elements by input; the upper end is not in it.
-    pub ranges: HashMap<String, (i64, i64)>,
-    /// Contents by input, as the protocol lays them out in binary; the others are random.
-    pub given: HashMap<String, Bytes>,
-    /// The size of a first dimension that the model leaves open.
-    pub batch: Option<usize>,
-    /// Seed of random contents.
-    pub seed: u64,
-    /// How many different requests take turns.
-    pub variants: usize,
-    /// JSON alone, for servers without the extension for binary tensors.
-    pub json: bool,
-    /// A deadline that the server is told of, as `parameters.timeout` in microseconds.
-    pub send_deadline: Option<Duration>,
-}
-
-impl Default for WorkloadOptions {
-    fn default() -> Self {
-        Self {
-            shapes: HashMap::new(),
-            ranges: HashMap::new(),
-            given: HashMap::new(),
-            batch: None,
-            seed: 0,
-            // Enough that a server which caches answers is seen to.
-            variants: 4,
-            json: false,
-            send_deadline: None,
-        }
-    }
-}
+use crate::workload_options::WorkloadOptions;
 
 /// The requests of a run, ready to be sent.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    pub(crate) bodies: Vec<Body>,
+    pub(crate) bodies: Vec<InferenceBody>,
     pub(crate) inputs: Vec<String>,
     pub(crate) server: Option<String>,
     /// Rows of each request, where a batch was asked for.
@@ -59,7 +19,7 @@ pub struct Workload {
 
 impl Workload {
     /// Makes the requests for a model.
-    pub fn new(description: &Description, options: &WorkloadOptions) -> Result<Self> {
+    pub fn new(description: &ModelDescription, options: &WorkloadOptions) -> Result<Self> {
         if options.variants == 0 {
             return Err(Error::usage("0 variants of a request, expected 1 or more"));
         }
@@ -72,16 +32,17 @@ impl Workload {
         let mut shown = Vec::new();
         let mut rows = None;
         for _ in 0..variants {
-            let inputs = inputs::make(description, options, &mut random)?;
+            let inputs = inputs::make_inputs(description, options, &mut random)?;
             // Shapes win over the batch: it may be that no input has it.
             let has = |&batch: &usize| inputs.iter().any(|one| one.shape.first() == Some(&batch));
             rows = options.batch.filter(has);
             if shown.is_empty() {
-                shown = inputs.iter().map(inputs::describe).collect::<Result<_>>()?;
+                shown = inputs.iter().map(inputs::describe_input).collect::<Result<_>>()?;
             }
-            bodies.push(match options.json {
-                true => body::json(&inputs, options.send_deadline)?,
-                false => body::binary(&inputs, options.send_deadline)?,
+            bodies.push(if options.json {
+                body::json_body(&inputs, options.send_deadline)?
+            } else {
+                body::binary_body(&inputs, options.send_deadline)?
             });
         }
         Ok(Self { bodies, inputs: shown, server: description.server.clone(), rows })
@@ -101,15 +62,16 @@ impl Workload {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use tessera_core::{DType, Dim, TensorType};
 
     use super::*;
-    use crate::description::Port;
+    use crate::description::ModelPort;
 
-    fn described() -> Description {
+    fn described() -> ModelDescription {
         let tensor_type = TensorType::new(DType::F32, vec![Dim::Unknown, Dim::Fixed(2)]);
-        let inputs = vec![Port { name: "x".to_owned(), tensor_type }];
-        Description { inputs, ..Description::default() }
+        let inputs = vec![ModelPort { name: "x".to_owned(), tensor_type }];
+        ModelDescription { inputs, ..ModelDescription::default() }
     }
 
     #[test]

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tessera_load::{
-    Arrivals, GpuUse, MetricsPage, Mode, Options, Rates, Report, Stop, Target, Workload,
-    WorkloadOptions, run, sweep,
+    Arrivals, GpuUsageSummary, LoadMode, LoadReport, LoadTarget, LoadTestOptions, MetricsPage,
+    StopToken, SweepRates, Workload, WorkloadOptions, render_load_page, render_load_table,
+    render_sweep_table, run_load_test, run_sweep,
 };
 
 /// What the GPU of the server draws.
@@ -33,7 +34,7 @@ struct Server {
 }
 
 /// Serves a model and a metrics page, with a thread for each connection.
-fn serve(page: Page) -> (Target, String) {
+fn serve(page: Page) -> (LoadTarget, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = Arc::new(Server { began: Instant::now(), pages: AtomicUsize::new(0), page });
@@ -43,7 +44,7 @@ fn serve(page: Page) -> (Target, String) {
             std::thread::spawn(move || connection(&stream.unwrap(), &server));
         }
     });
-    (Target::new(url.clone(), "m"), format!("{url}/metrics"))
+    (LoadTarget::new(url.clone(), "m"), format!("{url}/metrics"))
 }
 
 /// Answers the requests of a connection, one after the other, until it is closed.
@@ -99,21 +100,23 @@ fn steady(_: usize, seconds: f64) -> (u16, String) {
     (200, page(5e6 + WATTS * seconds))
 }
 
-async fn workload(target: &Target, batch: Option<usize>) -> Workload {
-    let description = target.describe().await.unwrap();
+async fn workload(target: &LoadTarget, batch: Option<usize>) -> Workload {
+    let description = target.fetch_description().await.unwrap();
     let options = WorkloadOptions { batch, ..WorkloadOptions::default() };
     Workload::new(&description, &options).unwrap()
 }
 
 /// Two clients for a moment, with the metrics page at hand.
-async fn measure(page: Page, batch: Option<usize>) -> Report {
+async fn measure(page: Page, batch: Option<usize>) -> LoadReport {
     let (target, url) = serve(page);
     let workload = workload(&target, batch).await;
     let duration = Some(Duration::from_millis(1300));
-    let mut options = Options::new(Mode::Closed { clients: 2, duration, requests: None });
+    let mut options =
+        LoadTestOptions::new(LoadMode::Closed { clients: 2, duration, requests: None });
     options.warm_up = Duration::from_millis(100);
     options.metrics = Some(MetricsPage::open(&url).await.unwrap());
-    let report = run(&target, &workload, &options, &Stop::new(), |_| {}).await.unwrap();
+    let report =
+        run_load_test(&target, &workload, &options, &StopToken::new(), |_| {}).await.unwrap();
     // The page changes nothing about the run.
     assert!(report.outcomes.ok > 0 && report.outcomes.errors() == 0, "{:?}", report.outcomes);
     report
@@ -125,7 +128,7 @@ fn assert_near(value: Option<f64>, expected: f64) {
     assert!((value - expected).abs() < 0.1 * expected, "{value}, expected {expected}");
 }
 
-fn assert_unknown(gpu: &GpuUse, why: &str) {
+fn assert_unknown(gpu: &GpuUsageSummary, why: &str) {
     let energies = [gpu.joules, gpu.joules_per_answer, gpu.joules_per_row];
     assert_eq!(energies, [None; 3], "{gpu:?}");
     assert!(gpu.note.as_ref().unwrap().contains(why), "{gpu:?}");
@@ -145,7 +148,10 @@ async fn energy_is_told_per_answer_and_per_row() {
     assert_near(gpu.joules_per_row, per_answer / 3.0);
     assert_eq!(gpu.mean_utilisation, Some(0.75));
     assert_eq!(gpu.highest_memory_bytes, Some(2_500_000_000));
-    assert!(report.table().contains("energy/answer") && report.html().contains("GPU-1"));
+    assert!(
+        render_load_table(&report).contains("energy/answer")
+            && render_load_page(&report).contains("GPU-1")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -153,10 +159,11 @@ async fn a_run_that_ends_by_its_requests_has_its_energy_too() {
     let (target, url) = serve(steady);
     let workload = workload(&target, None).await;
     let mut options =
-        Options::new(Mode::Closed { clients: 1, duration: None, requests: Some(200) });
+        LoadTestOptions::new(LoadMode::Closed { clients: 1, duration: None, requests: Some(200) });
     options.warm_up = Duration::ZERO;
     options.metrics = Some(MetricsPage::open(&url).await.unwrap());
-    let report = run(&target, &workload, &options, &Stop::new(), |_| {}).await.unwrap();
+    let report =
+        run_load_test(&target, &workload, &options, &StopToken::new(), |_| {}).await.unwrap();
     assert_eq!(report.outcomes.ok, 200);
     let gpu = &report.gpus[0];
     assert_near(gpu.joules_per_answer, WATTS * report.duration_s / 200.0);
@@ -168,22 +175,28 @@ async fn every_rate_of_a_sweep_has_its_energy() {
     let (target, url) = serve(steady);
     let workload = workload(&target, None).await;
     let (arrivals, duration) = (Arrivals::Constant, Duration::from_millis(400));
-    let mut options = Options::new(Mode::Open { rate: 1.0, arrivals, duration, seed: 0 });
+    let mut options =
+        LoadTestOptions::new(LoadMode::Open { rate: 1.0, arrivals, duration, seed: 0 });
     options.warm_up = Duration::from_millis(50);
     options.metrics = Some(MetricsPage::open(&url).await.unwrap());
-    let rates = Rates::List(vec![50.0, 100.0]);
-    let report = sweep(&target, &workload, &options, &rates, &Stop::new(), |_| {}).await.unwrap();
+    let rates = SweepRates::List(vec![50.0, 100.0]);
+    let report =
+        run_sweep(&target, &workload, &options, &rates, &StopToken::new(), |_| {}).await.unwrap();
     for step in &report.steps {
         assert_near(step.report.gpus[0].mean_watts, WATTS);
     }
-    assert!(report.table().contains("energy/answer"), "{}", report.table());
+    assert!(
+        render_sweep_table(&report).contains("energy/answer"),
+        "{}",
+        render_sweep_table(&report)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_counter_that_makes_no_sense_is_unknown() {
     let backwards = measure(|number, _| (200, page(1e6 - number as f64)), Some(3)).await;
     assert_unknown(&backwards.gpus[0], "backwards");
-    assert!(backwards.table().contains("unknown"), "{}", backwards.table());
+    assert!(render_load_table(&backwards).contains("unknown"), "{}", render_load_table(&backwards));
     let still = measure(|_, _| (200, page(1e6)), None).await;
     assert_unknown(&still.gpus[0], "did not move");
     // The mean of what the page says instead.
@@ -212,7 +225,7 @@ async fn a_page_without_gpus_is_told() {
     assert!(report.gpus.is_empty());
     let note = report.gpu_note.clone().unwrap();
     assert!(note.contains("/metrics has no metrics of GPUs"), "{note}");
-    assert!(report.table().contains(&note));
+    assert!(render_load_table(&report).contains(&note));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -226,9 +239,10 @@ async fn a_page_that_is_not_there_is_an_error_before_the_run() {
     assert!(MetricsPage::open("localhost").await.is_err());
     // Without one, nothing is said of GPUs.
     let workload = workload(&target, None).await;
-    let mode = Mode::Closed { clients: 1, duration: None, requests: Some(2) };
-    let mut options = Options::new(mode);
+    let mode = LoadMode::Closed { clients: 1, duration: None, requests: Some(2) };
+    let mut options = LoadTestOptions::new(mode);
     options.warm_up = Duration::ZERO;
-    let report = run(&target, &workload, &options, &Stop::new(), |_| {}).await.unwrap();
+    let report =
+        run_load_test(&target, &workload, &options, &StopToken::new(), |_| {}).await.unwrap();
     assert!(report.gpus.is_empty() && report.gpu_note.is_none());
 }

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tessera_load::{
-    Arrivals, Mode, Options, Phase, Rates, Report, Stop, Target, Workload, WorkloadOptions, run,
-    sweep,
+    Arrivals, LoadMode, LoadPhase, LoadReport, LoadTarget, LoadTestOptions, StopToken, SweepRates,
+    Workload, WorkloadOptions, render_load_page, render_load_table, render_sweep_page,
+    run_load_test, run_sweep,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -32,7 +33,7 @@ struct Server {
     refuse: bool,
 }
 
-async fn serve(refuse: bool) -> (Target, Arc<Server>) {
+async fn serve(refuse: bool) -> (LoadTarget, Arc<Server>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
     let server = Arc::new(Server { refuse, ..Server::default() });
@@ -43,7 +44,7 @@ async fn serve(refuse: bool) -> (Target, Arc<Server>) {
             tokio::spawn(async move { connection(stream, &server).await });
         }
     });
-    (Target::new(format!("http://{address}"), "m"), server)
+    (LoadTarget::new(format!("http://{address}"), "m"), server)
 }
 
 /// Answers the requests of a connection, one after the other.
@@ -117,24 +118,27 @@ fn plain(status: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-async fn workload(target: &Target) -> Workload {
-    let description = target.describe().await.unwrap();
+async fn workload(target: &LoadTarget) -> Workload {
+    let description = target.fetch_description().await.unwrap();
     Workload::new(&description, &WorkloadOptions::default()).unwrap()
 }
 
-fn closed(clients: usize, duration: Option<Duration>, requests: Option<u64>) -> Options {
+fn closed(clients: usize, duration: Option<Duration>, requests: Option<u64>) -> LoadTestOptions {
     let warm_up = Duration::from_millis(50);
-    Options { warm_up, ..Options::new(Mode::Closed { clients, duration, requests }) }
+    LoadTestOptions {
+        warm_up,
+        ..LoadTestOptions::new(LoadMode::Closed { clients, duration, requests })
+    }
 }
 
-fn open(rate: f64, duration: Duration) -> Options {
+fn open(rate: f64, duration: Duration) -> LoadTestOptions {
     let warm_up = Duration::from_millis(100);
-    let mode = Mode::Open { rate, arrivals: Arrivals::Poisson, duration, seed: 1 };
-    Options { warm_up, ..Options::new(mode) }
+    let mode = LoadMode::Open { rate, arrivals: Arrivals::Poisson, duration, seed: 1 };
+    LoadTestOptions { warm_up, ..LoadTestOptions::new(mode) }
 }
 
 /// What holds for every report.
-fn assert_sound(report: &Report) {
+fn assert_sound(report: &LoadReport) {
     assert_eq!(report.outcomes.total(), report.requests, "{:?}", report.outcomes);
     let latency = report.latency.unwrap();
     assert_eq!(latency.count, report.outcomes.ok);
@@ -151,11 +155,12 @@ fn assert_sound(report: &Report) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_target_describes_its_model() {
     let (target, _) = serve(false).await;
-    let description = target.describe().await.unwrap();
+    let description = target.fetch_description().await.unwrap();
     assert_eq!(description.server.as_deref(), Some("small 1"));
     assert_eq!(description.inputs[0].tensor_type.to_string(), "f32[?,4]");
     assert_eq!(description.max_batch, None);
-    let missing = Target::new(target.url, "none").describe().await.unwrap_err().to_string();
+    let missing =
+        LoadTarget::new(target.url, "none").fetch_description().await.unwrap_err().to_string();
     assert!(missing.contains("\"none\"") && missing.contains("no such thing"), "{missing}");
 }
 
@@ -165,7 +170,7 @@ async fn the_closed_loop_counts_answers_and_refusals() {
     let workload = workload(&target).await;
     let options = closed(4, Some(Duration::from_millis(600)), None);
     let mut phases = Vec::new();
-    let report = run(&target, &workload, &options, &Stop::new(), |progress| {
+    let report = run_load_test(&target, &workload, &options, &StopToken::new(), |progress| {
         phases.push(progress.phase);
     })
     .await
@@ -179,8 +184,11 @@ async fn the_closed_loop_counts_answers_and_refusals() {
     assert_eq!(report.messages.get("HTTP 503").map(String::as_str), Some("queue is full"));
     // Connections are kept, refusals or not.
     assert_eq!(report.connections, 4);
-    assert!(phases.len() >= 2 && phases.contains(&Phase::Measuring), "{phases:?}");
-    assert!(report.table().contains("HTTP 503") && report.html().contains("<svg"));
+    assert!(phases.len() >= 2 && phases.contains(&LoadPhase::Measuring), "{phases:?}");
+    assert!(
+        render_load_table(&report).contains("HTTP 503")
+            && render_load_page(&report).contains("<svg")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -188,7 +196,8 @@ async fn the_closed_loop_sends_as_many_requests_as_asked() {
     let (target, _) = serve(false).await;
     let workload = workload(&target).await;
     let options = closed(3, None, Some(100));
-    let report = run(&target, &workload, &options, &Stop::new(), |_| {}).await.unwrap();
+    let report =
+        run_load_test(&target, &workload, &options, &StopToken::new(), |_| {}).await.unwrap();
     assert_sound(&report);
     assert_eq!((report.requests, report.outcomes.ok), (100, 100));
 }
@@ -199,7 +208,8 @@ async fn the_open_loop_offers_its_rate_whatever_comes_back() {
     let workload = workload(&target).await;
     let mut options = open(200.0, Duration::from_millis(800));
     options.deadline = Some(Duration::from_secs(1));
-    let report = run(&target, &workload, &options, &Stop::new(), |_| {}).await.unwrap();
+    let report =
+        run_load_test(&target, &workload, &options, &StopToken::new(), |_| {}).await.unwrap();
     assert_sound(&report);
     assert_eq!((report.mode, report.rate_per_second), ("open", Some(200.0)));
     // The schedule is by its seed, so this is not by chance.
@@ -216,7 +226,8 @@ async fn waiting_for_a_connection_is_part_of_the_latency() {
     // One connection carries some 250 a second at most: at 600, most of the time is waiting.
     let mut options = open(600.0, Duration::from_millis(400));
     options.max_connections = 1;
-    let report = run(&target, &workload, &options, &Stop::new(), |_| {}).await.unwrap();
+    let report =
+        run_load_test(&target, &workload, &options, &StopToken::new(), |_| {}).await.unwrap();
     assert_sound(&report);
     assert_eq!(report.connections, 1);
     assert!(report.throughput_per_second < 0.8 * report.offered_per_second.unwrap());
@@ -229,14 +240,14 @@ async fn a_stop_ends_the_run_and_reports_what_was_measured() {
     let workload = workload(&target).await;
     let minute = Duration::from_secs(60);
     for options in [closed(2, Some(minute), None), open(100.0, minute)] {
-        let stop = Stop::new();
+        let stop = StopToken::new();
         let thrown = stop.clone();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(400)).await;
-            thrown.stop();
+            thrown.request_stop();
         });
         let began = Instant::now();
-        let report = run(&target, &workload, &options, &stop, |_| {}).await.unwrap();
+        let report = run_load_test(&target, &workload, &options, &stop, |_| {}).await.unwrap();
         assert!(began.elapsed() < Duration::from_secs(10));
         assert!(report.stopped_early && report.duration_s < 10.0, "{}", report.duration_s);
         assert_sound(&report);
@@ -246,18 +257,19 @@ async fn a_stop_ends_the_run_and_reports_what_was_measured() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_not_there_is_what_the_report_says() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let gone = Target::new(format!("http://{}", listener.local_addr().unwrap()), "m");
+    let gone = LoadTarget::new(format!("http://{}", listener.local_addr().unwrap()), "m");
     drop(listener);
-    assert!(gone.describe().await.is_err());
+    assert!(gone.fetch_description().await.is_err());
     let (target, _) = serve(false).await;
     let workload = workload(&target).await;
     for options in [closed(1, None, Some(5)), open(50.0, Duration::from_millis(200))] {
-        let report = run(&gone, &workload, &options, &Stop::new(), |_| {}).await.unwrap();
+        let report =
+            run_load_test(&gone, &workload, &options, &StopToken::new(), |_| {}).await.unwrap();
         assert!(report.requests > 0);
         assert_eq!(report.outcomes.connection, report.requests);
         assert_eq!(report.latency, None);
         assert!(report.messages.contains_key("connection"));
-        assert!(report.html().contains("nothing to show"));
+        assert!(render_load_page(&report).contains("nothing to show"));
     }
 }
 
@@ -268,9 +280,10 @@ async fn a_sweep_tries_every_rate_of_its_list() {
     // Two connections carry some 600 a second at most.
     let mut options = open(1.0, Duration::from_millis(300));
     options.max_connections = 2;
-    let rates = Rates::List(vec![50.0, 1500.0]);
-    let report = sweep(&target, &workload, &options, &rates, &Stop::new(), |_| {}).await.unwrap();
+    let rates = SweepRates::List(vec![50.0, 1500.0]);
+    let report =
+        run_sweep(&target, &workload, &options, &rates, &StopToken::new(), |_| {}).await.unwrap();
     assert_eq!(report.steps.len(), 2);
     assert!(!report.steps[1].sustained);
-    assert!(report.html().contains("Offered and achieved"));
+    assert!(render_sweep_page(&report).contains("Offered and achieved"));
 }

@@ -5,7 +5,7 @@ use tessera_core::{DType, Error, Result, Tensor, display_shape};
 
 /// How far one output of a run is from the output that was expected.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Difference {
+pub struct OutputDifference {
     /// Name of the output.
     pub output: String,
     /// Largest difference between two elements.
@@ -18,7 +18,7 @@ pub struct Difference {
 }
 
 /// Compares an output with what was expected.
-pub fn compare(name: &str, found: &Tensor, expected: &Tensor) -> Result<Difference> {
+pub fn compare_output(name: &str, found: &Tensor, expected: &Tensor) -> Result<OutputDifference> {
     if found.dtype() != expected.dtype() || found.shape() != expected.shape() {
         return Err(Error::engine(format!(
             "output \"{name}\" is {}, expected {}",
@@ -30,7 +30,7 @@ pub fn compare(name: &str, found: &Tensor, expected: &Tensor) -> Result<Differen
     if expected.dtype() == DType::String || expected.to_f64().is_none() {
         let same = found.strings() == expected.strings() && found.bytes() == expected.bytes();
         let distance = if same { 0.0 } else { 1.0 };
-        return Ok(Difference {
+        return Ok(OutputDifference {
             output,
             max_absolute: distance,
             max_relative: distance,
@@ -55,11 +55,11 @@ pub fn compare(name: &str, found: &Tensor, expected: &Tensor) -> Result<Differen
     let same_top = found_values
         .chunks(classes)
         .zip(expected_values.chunks(classes))
-        .all(|(found, expected)| top(found) == top(expected));
-    Ok(Difference { output, max_absolute, max_relative, same_top })
+        .all(|(found, expected)| top_class(found) == top_class(expected));
+    Ok(OutputDifference { output, max_absolute, max_relative, same_top })
 }
 
-fn top(sample: &[f64]) -> Option<usize> {
+fn top_class(sample: &[f64]) -> Option<usize> {
     (0..sample.len()).max_by(|&a, &b| sample[a].total_cmp(&sample[b]).then(b.cmp(&a)))
 }
 
@@ -71,15 +71,15 @@ mod tests {
     fn a_nan_on_one_side_is_an_infinite_difference() {
         let nan = Tensor::from_f32(&[2], &[f32::NAN, 1.0]).unwrap();
         let one = Tensor::from_f32(&[2], &[1.0, 1.0]).unwrap();
-        assert_eq!(compare("y", &nan, &one).unwrap().max_relative, f64::INFINITY);
-        assert_eq!(compare("y", &nan, &nan).unwrap().max_relative, 0.0);
+        assert_eq!(compare_output("y", &nan, &one).unwrap().max_relative, f64::INFINITY);
+        assert_eq!(compare_output("y", &nan, &nan).unwrap().max_relative, 0.0);
     }
 
     #[test]
     fn the_top_class_is_compared_per_sample() {
         let a = Tensor::from_f32(&[2, 2], &[1.0, 0.0, 0.0, 1.0]).unwrap();
         let b = Tensor::from_f32(&[2, 2], &[1.0, 0.0, 1.0, 0.0]).unwrap();
-        assert!(!compare("y", &a, &b).unwrap().same_top);
-        assert!(compare("y", &a, &a).unwrap().same_top);
+        assert!(!compare_output("y", &a, &b).unwrap().same_top);
+        assert!(compare_output("y", &a, &a).unwrap().same_top);
     }
 }

@@ -12,154 +12,167 @@ use std::time::{Duration, Instant};
 use tessera_core::{Error, Result};
 use tessera_tensormq::Address;
 
-use crate::cores::MachineCores;
-use crate::link::{FromBlock, Loss, StartBlock, ToBlock, read_line, write_line};
-use crate::lock;
-use crate::probe::Findings;
-use crate::worker::{Pulse, Worker};
+use crate::calibration::Calibration;
+use crate::permits::MachineCorePermits;
+use crate::process_protocol::{
+    Loss, StartUnit, UnitProcessCommand, UnitProcessReport, read_line, write_line,
+};
+use crate::worker::{Heartbeat, Worker};
+use tessera_core::lock;
 
-/// How long a block may take to load.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long an instance may take to load.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// An instance that runs.
-pub(crate) enum Instance {
+pub(crate) enum RunningInstance {
     Threads(Worker),
-    Process(Arc<BlockProcess>),
+    Process(Arc<UnitProcess>),
 }
 
 /// What is known of an instance when it is ready.
-pub(crate) struct Ready {
+pub(crate) struct ReadyInstance {
     pub(crate) address: Address,
     pub(crate) weight_bytes: usize,
     pub(crate) is_fused: bool,
-    pub(crate) findings: Findings,
+    pub(crate) calibration: Calibration,
     pub(crate) takes_turns: bool,
 }
 
-/// The process of a block, seen from its node.
-pub(crate) struct BlockProcess {
+/// The process of an instance, seen from its node.
+pub(crate) struct UnitProcess {
     child: Mutex<Child>,
     pub(crate) id: u32,
     input: Mutex<Option<ChildStdin>>,
-    cores: MachineCores,
-    shares: Mutex<Shares>,
-    pulse: Mutex<(Instant, Pulse)>,
+    cores: MachineCorePermits,
+    permits: Mutex<ProcessPermits>,
+    heartbeat: Mutex<(Instant, Heartbeat)>,
     pings: Mutex<HashMap<u64, std::sync::mpsc::Sender<()>>>,
 }
 
-/// The shares of the cores that a process has asked for.
+/// The permits that a process has asked for.
 #[derive(Default)]
-struct Shares {
-    is_gone: bool,
-    tickets: HashMap<u64, Ticket>,
+struct ProcessPermits {
+    has_ended: bool,
+    tickets: HashMap<u64, PermitTicket>,
 }
 
-enum Ticket {
+enum PermitTicket {
     Asked,
     Waiting((u64, u64)),
     Running(NonZeroUsize),
     Finished(NonZeroUsize),
 }
 
-impl BlockProcess {
-    /// Starts a process and waits until it is ready. `lost` is called when it tells of a loss, and has told everyone
-    /// when it returns; `gone` when it has ended, however it did.
-    pub(crate) fn start(
+impl UnitProcess {
+    /// Starts a process and waits until it is ready. `on_loss` is called when it reports a loss,
+    /// and has told everyone when it returns; `on_end` when it has ended, however it did.
+    pub(crate) fn spawn_and_wait(
         program: &Path,
-        start: StartBlock,
-        cores: MachineCores,
-        lost: impl Fn(Loss) + Send + 'static,
-        gone: impl FnOnce() + Send + 'static,
-    ) -> Result<(Arc<Self>, Ready)> {
+        start: StartUnit,
+        cores: MachineCorePermits,
+        on_loss: impl Fn(Loss) + Send + 'static,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> Result<(Arc<Self>, ReadyInstance)> {
         let name = start.name.clone();
-        let fail =
-            |error: std::io::Error| Error::io(format!("the process of block {name}"), &error);
+        let fail = |error: std::io::Error| {
+            Error::from_io(format!("the process of instance {name}"), &error)
+        };
         let mut child = Command::new(program)
-            .arg("block")
+            .arg("instance")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // An interrupt from the terminal is for the server, which lets blocks end what they do.
+            // An interrupt from the terminal is for the server, which lets instances end what they
+            // do.
             .process_group(0)
             .spawn()
             .map_err(fail)?;
         let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Error::lost(format!("the process of block {name} has no pipes")));
+            return Err(Error::lost(format!("the process of instance {name} has no pipes")));
         };
-        let started = write_line(&mut input, &ToBlock::Start(Box::new(start)));
+        let started = write_line(&mut input, &UnitProcessCommand::Start(Box::new(start)));
         let process = Arc::new(Self {
             id: child.id(),
             child: Mutex::new(child),
             input: Mutex::new(Some(input)),
             cores,
-            shares: Mutex::default(),
-            pulse: Mutex::new((Instant::now(), Pulse::default())),
+            permits: Mutex::default(),
+            heartbeat: Mutex::new((Instant::now(), Heartbeat::default())),
             pings: Mutex::default(),
         });
         let (ready, is_ready) = std::sync::mpsc::channel();
         let reader = Arc::clone(&process);
         let listen = move || {
-            reader.listen(&mut BufReader::new(output), &ready, &lost);
-            reader.reap();
+            reader.read_reports(&mut BufReader::new(output), &ready, &on_loss);
+            reader.reap_process();
             drop(ready);
-            gone();
+            on_end();
         };
-        let spawned = std::thread::Builder::new().name(format!("link-{name}")).spawn(listen);
+        let spawned = std::thread::Builder::new().name(format!("process-{name}")).spawn(listen);
         if let Err(error) = spawned {
-            process.kill();
+            process.kill_process();
             return Err(fail(error));
         }
         started.map_err(fail)?;
-        match is_ready.recv_timeout(PATIENCE) {
+        match is_ready.recv_timeout(LOAD_TIMEOUT) {
             Ok(Ok(ready)) => Ok((process, ready)),
             Ok(Err(error)) => Err(error),
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
-                Err(Error::lost(format!("the process of block {name} ended while it was starting")))
-            }
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Err(Error::lost(format!(
+                "the process of instance {name} ended while it was starting"
+            ))),
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                process.kill();
-                Err(Error::timed_out(format!("block {name} did not load within {PATIENCE:?}")))
+                process.kill_process();
+                Err(Error::timed_out(format!(
+                    "instance {name} did not load within {LOAD_TIMEOUT:?}"
+                )))
             }
         }
     }
 
-    fn listen(
+    fn read_reports(
         self: &Arc<Self>,
         output: &mut BufReader<std::process::ChildStdout>,
-        ready: &std::sync::mpsc::Sender<Result<Ready>>,
-        lost: &dyn Fn(Loss),
+        ready: &std::sync::mpsc::Sender<Result<ReadyInstance>>,
+        on_loss: &dyn Fn(Loss),
     ) {
-        while let Ok(Some(line)) = read_line::<FromBlock>(output) {
+        while let Ok(Some(line)) = read_line::<UnitProcessReport>(output) {
             match line {
-                FromBlock::Ready { address, weight_bytes, is_fused, findings, takes_turns } => {
-                    lock(&self.pulse).0 = Instant::now();
-                    let is_ready = Ready { address, weight_bytes, is_fused, findings, takes_turns };
+                UnitProcessReport::Ready {
+                    address,
+                    weight_bytes,
+                    is_fused,
+                    calibration,
+                    takes_turns,
+                } => {
+                    lock(&self.heartbeat).0 = Instant::now();
+                    let is_ready =
+                        ReadyInstance { address, weight_bytes, is_fused, calibration, takes_turns };
                     ready.send(Ok(is_ready)).ok();
                 }
-                FromBlock::Failed { kind, message } => {
+                UnitProcessReport::Failed { kind, message } => {
                     ready.send(Err(Error::new(kind, message))).ok();
                 }
-                FromBlock::Ask { ticket, since } => self.ask(ticket, since),
-                FromBlock::Finished(ticket) => {
-                    let mut shares = lock(&self.shares);
-                    if let Some(running) = shares.tickets.get_mut(&ticket)
-                        && let Ticket::Running(cores) = *running
+                UnitProcessReport::Ask { ticket, since } => self.request_permit(ticket, since),
+                UnitProcessReport::Finished(ticket) => {
+                    let mut permits = lock(&self.permits);
+                    if let Some(running) = permits.tickets.get_mut(&ticket)
+                        && let PermitTicket::Running(cores) = *running
                     {
-                        *running = Ticket::Finished(cores);
-                        drop(shares);
-                        self.cores.finish();
+                        *running = PermitTicket::Finished(cores);
+                        drop(permits);
+                        self.cores.finish_run();
                     }
                 }
-                FromBlock::GiveBack(ticket) => {
-                    let ticket = lock(&self.shares).tickets.remove(&ticket);
-                    self.take_back(ticket);
+                UnitProcessReport::GiveBack(ticket) => {
+                    let ticket = lock(&self.permits).tickets.remove(&ticket);
+                    self.reclaim_cores(ticket);
                 }
-                FromBlock::Lost(number, loss) => {
-                    lost(loss);
+                UnitProcessReport::Lost(number, loss) => {
+                    on_loss(loss);
                     // One that can't be told is at its end.
-                    self.tell(&ToBlock::Known(number)).ok();
+                    self.send_command(&UnitProcessCommand::Known(number)).ok();
                 }
-                FromBlock::Pong(number, pulse) => {
-                    *lock(&self.pulse) = (Instant::now(), pulse);
+                UnitProcessReport::Pong(number, heartbeat) => {
+                    *lock(&self.heartbeat) = (Instant::now(), heartbeat);
                     // Dropping it wakes whoever waits.
                     lock(&self.pings).remove(&number);
                 }
@@ -167,96 +180,98 @@ impl BlockProcess {
         }
     }
 
-    fn ask(self: &Arc<Self>, ticket: u64, since: u64) {
-        lock(&self.shares).tickets.insert(ticket, Ticket::Asked);
+    fn request_permit(self: &Arc<Self>, ticket: u64, since: u64) {
+        lock(&self.permits).tickets.insert(ticket, PermitTicket::Asked);
         let process = Arc::clone(self);
-        let place = self.cores.ask(
+        let place = self.cores.request_permit(
             since,
             Box::new(move |cores| {
-                let mut shares = lock(&process.shares);
-                if shares.is_gone {
-                    drop(shares);
-                    process.take_back(Some(Ticket::Running(cores)));
+                let mut permits = lock(&process.permits);
+                if permits.has_ended {
+                    drop(permits);
+                    process.reclaim_cores(Some(PermitTicket::Running(cores)));
                     return;
                 }
-                shares.tickets.insert(ticket, Ticket::Running(cores));
-                drop(shares);
-                // Where it can't be told the process is at its end, and its shares come back then.
-                process.tell(&ToBlock::Grant { ticket, cores }).ok();
+                permits.tickets.insert(ticket, PermitTicket::Running(cores));
+                drop(permits);
+                // Where it can't be told the process is at its end, and its permits come back then.
+                process.send_command(&UnitProcessCommand::Grant { ticket, cores }).ok();
             }),
         );
-        let mut shares = lock(&self.shares);
-        if let Some(asked @ Ticket::Asked) = shares.tickets.get_mut(&ticket) {
-            *asked = Ticket::Waiting(place);
+        let mut permits = lock(&self.permits);
+        if let Some(asked @ PermitTicket::Asked) = permits.tickets.get_mut(&ticket) {
+            *asked = PermitTicket::Waiting(place);
         }
     }
 
-    fn take_back(&self, ticket: Option<Ticket>) {
+    fn reclaim_cores(&self, ticket: Option<PermitTicket>) {
         match ticket {
-            Some(Ticket::Running(cores)) => {
-                self.cores.finish();
-                self.cores.give_back(cores);
+            Some(PermitTicket::Running(cores)) => {
+                self.cores.finish_run();
+                self.cores.release_cores(cores);
             }
-            Some(Ticket::Finished(cores)) => self.cores.give_back(cores),
+            Some(PermitTicket::Finished(cores)) => self.cores.release_cores(cores),
             // One that is granted at this moment is taken back then.
-            Some(Ticket::Waiting(place)) => drop(self.cores.withdraw(place)),
-            Some(Ticket::Asked) | None => {}
+            Some(PermitTicket::Waiting(place)) => drop(self.cores.withdraw_request(place)),
+            Some(PermitTicket::Asked) | None => {}
         }
     }
 
     /// Takes back the cores of a process that is gone, and lets the system forget it.
-    fn reap(&self) {
+    fn reap_process(&self) {
         let tickets = {
-            let mut shares = lock(&self.shares);
-            shares.is_gone = true;
-            std::mem::take(&mut shares.tickets)
+            let mut permits = lock(&self.permits);
+            permits.has_ended = true;
+            std::mem::take(&mut permits.tickets)
         };
         for ticket in tickets.into_values() {
-            self.take_back(Some(ticket));
+            self.reclaim_cores(Some(ticket));
         }
         lock(&self.pings).clear();
-        self.kill();
+        self.kill_process();
         drop(lock(&self.child).wait());
     }
 
     /// Tells it something.
-    pub(crate) fn tell(&self, line: &ToBlock) -> Result<()> {
+    pub(crate) fn send_command(&self, line: &UnitProcessCommand) -> Result<()> {
         let mut input = lock(&self.input);
-        let told = match input.as_mut() {
+        let sent = match input.as_mut() {
             Some(input) => write_line(input, line),
             None => Err(std::io::ErrorKind::BrokenPipe.into()),
         };
-        told.map_err(|error| Error::io(format!("the process {} of a block", self.id), &error))
+        sent.map_err(|error| {
+            Error::from_io(format!("the process {} of an instance", self.id), &error)
+        })
     }
 
     /// Sends a ping and waits for its answer.
-    pub(crate) fn ping(&self, number: u64, patience: Duration) -> Result<Pulse> {
-        let (sender, answered) = std::sync::mpsc::channel();
+    pub(crate) fn ping_and_wait(&self, number: u64, patience: Duration) -> Result<Heartbeat> {
+        let (sender, answer) = std::sync::mpsc::channel();
         lock(&self.pings).insert(number, sender);
-        self.tell(&ToBlock::Ping(number))?;
-        match answered.recv_timeout(patience) {
+        self.send_command(&UnitProcessCommand::Ping(number))?;
+        match answer.recv_timeout(patience) {
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
                 lock(&self.pings).remove(&number);
                 Err(Error::timed_out(format!("no answer to a ping within {patience:?}")))
             }
-            _ if self.is_gone() => Err(Error::lost("the process of the block is gone")),
-            _ => Ok(lock(&self.pulse).1),
+            _ if self.has_ended() => Err(Error::lost("the process of the instance is gone")),
+            _ => Ok(lock(&self.heartbeat).1),
         }
     }
 
     /// Whether it has ended.
-    pub(crate) fn is_gone(&self) -> bool {
-        lock(&self.shares).is_gone
+    pub(crate) fn has_ended(&self) -> bool {
+        lock(&self.permits).has_ended
     }
 
     /// When it was last heard of, and what it was doing.
-    pub(crate) fn pulse(&self) -> (Instant, Pulse) {
-        *lock(&self.pulse)
+    pub(crate) fn last_heartbeat(&self) -> (Instant, Heartbeat) {
+        *lock(&self.heartbeat)
     }
 
     /// Asks it to go, and ends it where it does not within `patience`.
-    pub(crate) fn stop(&self, patience: Duration) {
-        if self.tell(&ToBlock::Stop).is_ok() {
+    pub(crate) fn stop_or_kill(&self, patience: Duration) {
+        if self.send_command(&UnitProcessCommand::Stop).is_ok() {
             drop(lock(&self.input).take());
             let until = Instant::now() + patience;
             while Instant::now() < until {
@@ -266,11 +281,11 @@ impl BlockProcess {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        self.kill();
+        self.kill_process();
     }
 
     /// Ends it at once.
-    pub(crate) fn kill(&self) {
+    pub(crate) fn kill_process(&self) {
         // One that has ended already needs no killing.
         lock(&self.child).kill().ok();
     }

@@ -1,45 +1,46 @@
-//! Runs blocks: loads the graph of a model, runs it, takes exits, and measures.
+//! Runs units: loads the graph of a model, runs it, takes exits, and measures.
 
 #![forbid(unsafe_code)]
 
 mod batch;
-mod block_process;
-mod buffers;
+mod buffer_pool;
+mod calibration;
+mod cancelled;
 mod compare;
-mod cores;
+mod device_transfer;
 mod entropy;
-mod given_up;
-mod gpu_queue;
+mod executor;
 mod instance;
-mod link;
-mod load;
-mod measure;
+mod instance_slot;
+mod latency_summary;
 mod memory;
-mod node;
-mod probe;
-mod reach;
-mod run;
-mod slot;
-mod source;
+mod model_loader;
+mod model_run;
+mod permits;
+mod process_protocol;
+mod program_source;
+mod supervisor;
 mod unit;
+mod unit_blocks;
+mod unit_process;
+mod whole_model;
 mod worker;
 
-pub use block_process::run_block;
-pub use compare::{Difference, compare};
-pub use cores::{Cores, MachineCores, Share};
-pub use given_up::GivenUp;
-pub use load::{LoadedModel, Loader};
-pub use measure::{Summary, median, p99};
-pub use memory::{DeviceMemory, HostMemory, Memory, PinnedMemory, SharedMemory};
-pub use node::{InstanceStatus, Node, NodeEvent, NodeOptions, Pinged, UnitFacts};
-pub use probe::Findings;
-pub use run::{ExitTaken, RunOptions, RunResult};
-pub use slot::InstanceState;
-pub use source::ProgramSource;
+pub use calibration::Calibration;
+pub use cancelled::CancelledRequests;
+pub use compare::{OutputDifference, compare_output};
+pub use executor::{DeviceMemory, DeviceUse, PinnedMemory, UnitMemory, UnitResources};
+pub use instance_slot::InstanceState;
+pub use latency_summary::{LatencySummary, median_of_sorted, p99_of_sorted};
+pub use memory::{HostMemory, SharedHostMemory, TensorMemory};
+pub use model_loader::{LoadedModel, ModelLoader};
+pub use model_run::{ExitPolicy, ExitTaken, RunResult};
+pub use permits::{CorePermit, CorePermits, MachineCorePermits};
+pub use program_source::ProgramSource;
+pub use supervisor::{
+    InstanceStatus, NodeEvent, NodeOptions, NodeSupervisor, PingResult, UnitFacts,
+};
 pub use unit::LoadedUnit;
-pub use worker::{Alone, GpuUse, LocalWorkers, Overseer, Pulse, Worker, WorkerParts};
-
-/// Locks; a thread that panicked while it had the lock leaves what it guards usable.
-fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
+pub use unit_process::run_unit_process;
+pub use whole_model::WholeModel;
+pub use worker::{Heartbeat, LocalWorkers, LossReporter, NoLossReporter, Worker, WorkerParts};

@@ -8,13 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tessera_core::{DType, Device, Dim, Tensor};
+use tessera_deploy::{
+    Batching, Deployment, Hop, PlannedTask, ReplyOutcome, SourceRoute, TaskSettings,
+    plan_deployment,
+};
 use tessera_engine::{Engine, LoadOptions, OnnxRuntime, find_library};
 use tessera_graph::builder::GraphBuilder;
-use tessera_graph::{NoExternalData, Partition, Split, infer, onnx, split};
-use tessera_node::{Alone, GivenUp, HostMemory, LoadedUnit, MachineCores, Worker, WorkerParts};
-use tessera_plan::{Batching, Deployment, Leg, Log, Outcome, PlannedTask, TaskSettings, deploy};
+use tessera_graph::{NoExternalData, Partition, Split, infer, onnx, split_into_chain};
+use tessera_node::{
+    CancelledRequests, HostMemory, LoadedUnit, MachineCorePermits, NoLossReporter, UnitMemory,
+    UnitResources, Worker, WorkerParts,
+};
 use tessera_tensormq::{
-    Courier, CourierOptions, Deadline, Inbox, InboxOptions, Message, Peers, Received, RequestId,
+    Deadline, Endpoint, EndpointOptions, Inbox, InboxOptions, Message, Peers, Received, RequestId,
     Wait,
 };
 
@@ -26,16 +32,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn layers() -> Partition {
     let mut graph = GraphBuilder::new("layers");
     let rows = Dim::Symbol("rows".to_owned());
-    let mut value = graph.input("x", DType::F32, [rows, Dim::Fixed(WIDTH)]);
+    let mut value = graph.add_input("x", DType::F32, [rows, Dim::Fixed(WIDTH)]);
     for seed in 0..BLOCKS {
-        let w = graph.weight("w", &[WIDTH, WIDTH], numbers(WIDTH * WIDTH, seed));
-        let product = graph.node("MatMul", &[&value, &w], []);
-        value = graph.node("Tanh", &[&product], []);
+        let w = graph.add_weight("w", &[WIDTH, WIDTH], numbers(WIDTH * WIDTH, seed));
+        let product = graph.add_node("MatMul", &[&value, &w], []);
+        value = graph.add_node("Tanh", &[&product], []);
     }
-    graph.output(&value);
-    let graph = onnx::read::from_proto(graph.build(), &mut NoExternalData).unwrap();
-    let types = infer::infer(&graph, &BTreeMap::new()).unwrap();
-    split(&graph, &types, &Split::Blocks(BLOCKS), &[]).unwrap()
+    graph.add_output(&value);
+    let graph = onnx::read::from_proto(graph.build_model(), &mut NoExternalData).unwrap();
+    let types = infer::infer_types(&graph, &BTreeMap::new()).unwrap();
+    split_into_chain(&graph, &types, &Split::Blocks(BLOCKS), &[]).unwrap()
 }
 
 /// Numbers that look random, below one half.
@@ -48,7 +54,7 @@ struct Chain {
     deployment: Deployment,
     _workers: Vec<Worker>,
     peers: Arc<Peers>,
-    home: Inbox,
+    replies: Inbox,
 }
 
 impl Chain {
@@ -59,73 +65,68 @@ impl Chain {
             name: "task".to_owned(),
             version: "1".to_owned(),
             graph: partition.graph.clone(),
-            settings: TaskSettings { elsewhere, ..TaskSettings::default() },
+            settings: TaskSettings { device_overrides: elsewhere, ..TaskSettings::default() },
         };
-        let deployment = deploy(&[task], false).unwrap();
-        let courier = Courier::start(CourierOptions::default()).unwrap();
-        let peers = Arc::new(Peers::new(courier.clone()));
-        let home = courier.inbox("home", &InboxOptions::default()).unwrap();
-        peers.add("home", home.address().clone());
-        let (local, given_up) = (Arc::default(), Arc::new(GivenUp::default()));
-        let cores = Arc::new(MachineCores::new(NonZeroUsize::MIN));
+        let deployment = plan_deployment(&[task], false).unwrap();
+        let endpoint = Endpoint::start(EndpointOptions::default()).unwrap();
+        let peers = Arc::new(Peers::new(endpoint.clone()));
+        let replies = endpoint.create_inbox("replies", &InboxOptions::default()).unwrap();
+        peers.add_peer("replies", replies.address().clone());
+        let (local_workers, cancelled) = (Arc::default(), Arc::new(CancelledRequests::default()));
+        let cores = Arc::new(MachineCorePermits::new(NonZeroUsize::MIN));
         let workers = deployment.units.iter().map(|unit| {
-            let (threads, options) = ([NonZeroUsize::MIN], LoadOptions::default());
+            let options = LoadOptions::default();
+            let memory = UnitMemory::InProcess(Arc::new(HostMemory::default()));
+            let resources = UnitResources { permits: Arc::clone(&cores) as _, memory };
+            let engine = Arc::clone(engine);
             let loaded =
-                LoadedUnit::load(Arc::clone(engine), &partition, unit, &threads, options).unwrap();
-            let worker = Worker::start(WorkerParts {
+                LoadedUnit::load_blocks(engine, &partition, unit, resources, options).unwrap();
+            let worker = Worker::spawn_threads(WorkerParts {
                 name: unit.id.to_string(),
                 unit: loaded,
                 batching: Some(Batching { max_rows: 16, max_wait: Duration::from_millis(1) }),
-                cores: Arc::clone(&cores) as _,
-                memory: Arc::new(HostMemory::default()),
                 peers: Arc::clone(&peers),
-                at_once: NonZeroUsize::MIN,
-                given_up: Arc::clone(&given_up),
-                local: Arc::clone(&local),
-                overseer: Arc::new(Alone),
+                most_concurrent_runs: NonZeroUsize::MIN,
+                cancelled: Arc::clone(&cancelled),
+                local_workers: Arc::clone(&local_workers),
+                loss_reporter: Arc::new(NoLossReporter),
             });
             let worker = worker.unwrap();
-            peers.add(&unit.id.to_string(), worker.address().clone());
+            peers.add_peer(&unit.id.to_string(), worker.address().clone());
             worker
         });
         let workers = workers.collect();
-        Self { deployment, _workers: workers, peers, home }
+        Self { deployment, _workers: workers, peers, replies }
     }
 
     fn ask(&self, number: u32, rows: usize) {
-        let legs = self.deployment.routes[0].steps.iter().map(|step| {
+        let hops = self.deployment.routes[0].steps.iter().map(|step| {
             let (inputs, keep) = (step.inputs.clone(), step.keep.clone());
-            Leg { instance: step.unit.to_string(), inputs, keep, exit: None }.encode()
+            Hop { instance: step.unit.to_string(), inputs, keep, exit: None }
         });
-        let now = Deadline::now().nanoseconds();
-        let log = Log {
-            home: "home".to_owned(),
-            accepted: now,
-            sent: now,
-            part: number,
-            ..Log::default()
-        };
-        let path: Vec<String> = legs.chain([log.encode()]).collect();
-        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        let hops: Vec<Hop> = hops.collect();
+        let route = SourceRoute::write("replies", number, &hops).unwrap();
         let x = Tensor::from_f32(&[rows, WIDTH], &numbers(rows * WIDTH, number as usize)).unwrap();
-        let message = Message::new(RequestId(u128::from(number)), "task", &path).unwrap();
+        let message =
+            Message::new(RequestId(u128::from(number)), "task", route.as_bytes()).unwrap();
         let message = message.with_deadline(Deadline::after(PATIENCE)).with_tensors(vec![x]);
         let first = &self.deployment.routes[0].steps[0].unit;
-        self.peers.send(&first.to_string(), message, Wait::at_most(PATIENCE)).unwrap();
+        self.peers.send_to(&first.to_string(), message, Wait::at_most(PATIENCE)).unwrap();
     }
 
     /// So many answers, by number.
     fn answers(&mut self, count: usize) -> BTreeMap<u128, Vec<f64>> {
         let mut answers = BTreeMap::new();
         while answers.len() < count {
-            let received = self.home.receive(Wait::at_most(PATIENCE)).expect("no answer in time");
+            let received =
+                self.replies.receive(Wait::at_most(PATIENCE)).expect("no answer in time");
             let Received::Message(mut message) = received else { continue };
             let tensors = message.take_tensors();
-            let outcome = Outcome::parse(message.path().next().unwrap()).unwrap();
-            assert_eq!(outcome, Outcome::Done, "{}", message.request());
+            let outcome = SourceRoute::read(message.route()).unwrap().outcome().unwrap();
+            assert_eq!(outcome, ReplyOutcome::Done, "{}", message.request());
             let rows = 1 + message.request().0 as usize % 3;
             assert_eq!(tensors[0].shape(), [rows, WIDTH]);
-            let output = tensors[0].clone().settled().unwrap().to_f64().unwrap();
+            let output = tensors[0].clone().wait_fence_on_host().unwrap().to_f64().unwrap();
             answers.insert(message.request().0, output);
         }
         answers
@@ -154,16 +155,14 @@ fn each_block_runs_on_the_device_that_it_was_given() {
     }
     let engine: Arc<dyn Engine> = Arc::new(OnnxRuntime::new().unwrap());
     let on_cpu = Chain::new(&engine, [Device::Cpu; BLOCKS]).all();
-    if let Err(error) = tessera_engine::begin_work(Device::Cuda(0)) {
+    if let Err(error) = tessera_engine::begin_gpu_span(Device::Cuda(0)) {
         eprintln!("SKIPPED on the GPU: {error}");
         return;
     }
     for choice in 1u32..1 << BLOCKS {
         let on_gpu = |block: usize| choice >> block & 1 == 1;
-        let devices: [Device; BLOCKS] = std::array::from_fn(|block| match on_gpu(block) {
-            true => Device::Cuda(0),
-            false => Device::Cpu,
-        });
+        let devices: [Device; BLOCKS] =
+            std::array::from_fn(|block| if on_gpu(block) { Device::Cuda(0) } else { Device::Cpu });
         let found = Chain::new(&engine, devices).all();
         let mut worst: f64 = 0.0;
         for (number, expected) in &on_cpu {

@@ -7,29 +7,31 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{ContentHash, DType, Dim, ErrorKind, Result, Tensor};
-use tessera_engine::{Engine, LoadOptions, OnnxRuntime, Program, Rten, Session, find_library};
+use tessera_engine::{
+    Engine, EngineSession, LoadOptions, OnnxRuntime, Program, Rten, find_library,
+};
 use tessera_graph::builder::GraphBuilder;
 use tessera_graph::onnx::{self, ModelProto};
 use tessera_graph::{
-    ExitSpec, Graph, NoExternalData, Partition, ScoreKind, Source, Split, Types, infer, partition,
-    split,
+    ExitSpec, Graph, InferredTypes, NoExternalData, Partition, ScoreKind, Split, TensorSource,
+    infer, partition_graph, split_into_chain,
 };
-use tessera_node::{LoadedModel, Loader, RunOptions, RunResult, compare};
+use tessera_node::{ExitPolicy, LoadedModel, ModelLoader, RunResult, compare_output};
 
-fn read(model: ModelProto) -> (Graph, Types) {
+fn read(model: ModelProto) -> (Graph, InferredTypes) {
     let graph = onnx::read::from_proto(model, &mut NoExternalData).unwrap();
-    let types = infer::infer(&graph, &BTreeMap::new()).unwrap();
+    let types = infer::infer_types(&graph, &BTreeMap::new()).unwrap();
     (graph, types)
 }
 
 fn cut(model: ModelProto, how: &Split, exits: &[ExitSpec]) -> Partition {
     let (graph, types) = read(model);
-    split(&graph, &types, how, exits).unwrap()
+    split_into_chain(&graph, &types, how, exits).unwrap()
 }
 
 fn load_on(engine: Arc<dyn Engine>, partition: &Partition) -> LoadedModel {
-    let loader = Loader::new(engine, LoadOptions::default());
-    loader.load(&partition.graph, partition).unwrap()
+    let loader = ModelLoader::new(engine, LoadOptions::default());
+    loader.load_model(&partition.graph, partition).unwrap()
 }
 
 fn load(partition: &Partition) -> LoadedModel {
@@ -69,7 +71,7 @@ fn ran(result: &RunResult) -> Vec<bool> {
 fn assert_same(found: &[(String, Tensor)], expected: &[(String, Tensor)]) {
     assert_eq!(names(found), names(expected));
     for ((name, found), (_, expected)) in found.iter().zip(expected) {
-        let difference = compare(name, found, expected).unwrap();
+        let difference = compare_output(name, found, expected).unwrap();
         assert!(difference.max_relative <= 1e-5, "{difference:?}");
     }
 }
@@ -84,24 +86,24 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
 fn with_exit(early_is_softmax: bool) -> ModelProto {
     let mut graph = GraphBuilder::new("early");
     let batch = Dim::Symbol("batch".to_owned());
-    let x = graph.input("x", DType::F32, [batch, Dim::Fixed(8)]);
-    let hidden = graph.node("Relu", &[&x], []);
+    let x = graph.add_input("x", DType::F32, [batch, Dim::Fixed(8)]);
+    let hidden = graph.add_node("Relu", &[&x], []);
     let mut pick = vec![0.0; 8 * 4];
     for class in 0..4 {
         pick[class * 4 + class] = 1.0;
     }
-    let pick = graph.weight("pick", &[8, 4], pick);
+    let pick = graph.add_weight("pick", &[8, 4], pick);
     if early_is_softmax {
-        let scores = graph.node("MatMul", &[&hidden, &pick], []);
-        graph.node_into("early", "Softmax", &[&scores], &["early"], []);
+        let scores = graph.add_node("MatMul", &[&hidden, &pick], []);
+        graph.add_node_into("early", "Softmax", &[&scores], &["early"], []);
     } else {
-        graph.node_into("early", "MatMul", &[&hidden, &pick], &["early"], []);
+        graph.add_node_into("early", "MatMul", &[&hidden, &pick], &["early"], []);
     }
-    let w = graph.weight("w", &[8, 4], numbers(8 * 4, 3));
-    graph.node_into("late", "MatMul", &[&hidden, &w], &["late"], []);
-    graph.output("late");
-    graph.output("early");
-    graph.build()
+    let w = graph.add_weight("w", &[8, 4], numbers(8 * 4, 3));
+    graph.add_node_into("late", "MatMul", &[&hidden, &w], &["late"], []);
+    graph.add_output("late");
+    graph.add_output("early");
+    graph.build_model()
 }
 
 fn exit(threshold: f32) -> ExitSpec {
@@ -120,7 +122,7 @@ fn an_exit_that_is_certain_is_taken_and_nothing_runs_after_it() {
         assert_eq!(scores, expected);
         let head = partition.graph.exits[0].head;
         let model = load(&partition);
-        let result = model.run(&[row(&CERTAIN)], RunOptions::TakeExits).unwrap();
+        let result = model.run_model(&[row(&CERTAIN)], ExitPolicy::TakeExits).unwrap();
         let taken = result.exit.as_ref().unwrap();
         assert_eq!((taken.output.as_str(), taken.threshold), ("early", 0.5));
         assert!(taken.entropy < 1e-6, "{}", taken.entropy);
@@ -138,7 +140,7 @@ fn an_exit_that_is_not_certain_enough_is_passed_by() {
     for softmax in [false, true] {
         let partition = cut(with_exit(softmax), &Split::Every, &[exit(0.5)]);
         let model = load(&partition);
-        let result = model.run(&[row(&UNCERTAIN)], RunOptions::TakeExits).unwrap();
+        let result = model.run_model(&[row(&UNCERTAIN)], ExitPolicy::TakeExits).unwrap();
         assert!(result.exit.is_none());
         assert_eq!(names(&result.outputs), ["late"]);
         assert_eq!(names(&result.exits), ["early"]);
@@ -150,10 +152,10 @@ fn an_exit_that_is_not_certain_enough_is_passed_by() {
 fn a_threshold_of_one_is_always_met_and_one_of_zero_by_certainty_alone() {
     let always = load(&cut(with_exit(false), &Split::Every, &[exit(1.0)]));
     let never = load(&cut(with_exit(false), &Split::Every, &[exit(0.0)]));
-    let result = always.run(&[row(&UNCERTAIN)], RunOptions::TakeExits).unwrap();
+    let result = always.run_model(&[row(&UNCERTAIN)], ExitPolicy::TakeExits).unwrap();
     let entropy = result.exit.unwrap().entropy;
     assert!((entropy - 1.0).abs() < 1e-6, "{entropy}");
-    let result = never.run(&[row(&UNCERTAIN)], RunOptions::TakeExits).unwrap();
+    let result = never.run_model(&[row(&UNCERTAIN)], ExitPolicy::TakeExits).unwrap();
     assert!(result.exit.is_none());
 }
 
@@ -164,7 +166,7 @@ fn a_batch_leaves_where_all_its_samples_are_certain() {
     for (samples, leaves) in
         [([CERTAIN, CERTAIN], true), ([CERTAIN, UNCERTAIN], false), ([UNCERTAIN, CERTAIN], false)]
     {
-        let result = model.run(&[batch(samples)], RunOptions::TakeExits).unwrap();
+        let result = model.run_model(&[batch(samples)], ExitPolicy::TakeExits).unwrap();
         assert_eq!(result.exit.is_some(), leaves);
         assert_eq!(result.outputs[0].1.shape(), [2, 4]);
     }
@@ -175,13 +177,13 @@ fn exits_can_be_skipped_or_all_be_run() {
     let partition = cut(with_exit(false), &Split::Every, &[exit(1.0)]);
     let head = partition.graph.exits[0].head;
     let model = load(&partition);
-    let skipped = model.run(&[row(&CERTAIN)], RunOptions::SkipExits).unwrap();
+    let skipped = model.run_model(&[row(&CERTAIN)], ExitPolicy::SkipExits).unwrap();
     assert!(skipped.exit.is_none() && skipped.exits.is_empty());
     let expected: Vec<bool> =
         (0..partition.graph.blocks.len()).map(|block| block != head).collect();
     assert_eq!(ran(&skipped), expected);
 
-    let all = model.run(&[row(&CERTAIN)], RunOptions::AllExits).unwrap();
+    let all = model.run_model(&[row(&CERTAIN)], ExitPolicy::AllExits).unwrap();
     assert!(all.exit.is_none());
     assert!(ran(&all).iter().all(|&ran| ran));
     assert_same(&all.outputs, &skipped.outputs);
@@ -192,20 +194,20 @@ fn exits_can_be_skipped_or_all_be_run() {
 /// A network with two residual connections and two outputs.
 fn residual() -> ModelProto {
     let mut graph = GraphBuilder::new("residual");
-    let x = graph.input("x", DType::F32, [1, 64]);
+    let x = graph.add_input("x", DType::F32, [1, 64]);
     let mut value = x;
     for layer in 0..3 {
-        let w = graph.weight("w", &[64, 64], numbers(64 * 64, layer));
-        let product = graph.node("MatMul", &[&value, &w], []);
-        let active = graph.node("Tanh", &[&product], []);
-        value = graph.node("Add", &[&active, &value], []);
+        let w = graph.add_weight("w", &[64, 64], numbers(64 * 64, layer));
+        let product = graph.add_node("MatMul", &[&value, &w], []);
+        let active = graph.add_node("Tanh", &[&product], []);
+        value = graph.add_node("Add", &[&active, &value], []);
     }
-    let w = graph.weight("w", &[64, 8], numbers(64 * 8, 9));
-    graph.node_into("scores", "MatMul", &[&value, &w], &["scores"], []);
-    graph.node_into("size", "Sigmoid", &["scores"], &["size"], []);
-    graph.output("scores");
-    graph.output("size");
-    graph.build()
+    let w = graph.add_weight("w", &[64, 8], numbers(64 * 8, 9));
+    graph.add_node_into("scores", "MatMul", &[&value, &w], &["scores"], []);
+    graph.add_node_into("size", "Sigmoid", &["scores"], &["size"], []);
+    graph.add_output("scores");
+    graph.add_output("size");
+    graph.build_model()
 }
 
 #[test]
@@ -221,8 +223,9 @@ fn blocks_compute_what_the_model_computes_in_one_piece_run_after_run() {
         let mut earlier = Vec::new();
         for seed in 0..4 {
             let x = row(&numbers(64, seed));
-            let expected = whole.run(std::slice::from_ref(&x), RunOptions::TakeExits).unwrap();
-            let found = chain.run(&[x], RunOptions::TakeExits).unwrap();
+            let expected =
+                whole.run_model(std::slice::from_ref(&x), ExitPolicy::TakeExits).unwrap();
+            let found = chain.run_model(&[x], ExitPolicy::TakeExits).unwrap();
             assert_same(&found.outputs, &expected.outputs);
             assert!(ran(&found).iter().all(|&ran| ran));
             earlier.push((found, expected));
@@ -234,22 +237,22 @@ fn blocks_compute_what_the_model_computes_in_one_piece_run_after_run() {
 }
 
 /// `y = sigmoid(h · l) + tanh(h · r)` with `h = relu(x · w)`; nodes are named after a part.
-fn fork(parts: [usize; 7]) -> (Graph, Types, Vec<usize>) {
+fn fork(parts: [usize; 7]) -> (Graph, InferredTypes, Vec<usize>) {
     let mut graph = GraphBuilder::new("fork");
-    let x = graph.input("x", DType::F32, [1, 64]);
+    let x = graph.add_input("x", DType::F32, [1, 64]);
     let weight =
-        |graph: &mut GraphBuilder, seed| graph.weight("w", &[64, 64], numbers(64 * 64, seed));
+        |graph: &mut GraphBuilder, seed| graph.add_weight("w", &[64, 64], numbers(64 * 64, seed));
     let (w, l, r) = (weight(&mut graph, 1), weight(&mut graph, 2), weight(&mut graph, 3));
     let name = |node: usize| format!("node-{node}");
-    let product = graph.node_named(&name(0), "MatMul", &[&x, &w], []);
-    let hidden = graph.node_named(&name(1), "Relu", &[&product], []);
-    let left = graph.node_named(&name(2), "MatMul", &[&hidden, &l], []);
-    let left = graph.node_named(&name(3), "Sigmoid", &[&left], []);
-    let right = graph.node_named(&name(4), "MatMul", &[&hidden, &r], []);
-    let right = graph.node_named(&name(5), "Tanh", &[&right], []);
-    graph.node_into(&name(6), "Add", &[&left, &right], &["y"], []);
-    graph.output("y");
-    let (graph, types) = read(graph.build());
+    let product = graph.add_named_node(&name(0), "MatMul", &[&x, &w], []);
+    let hidden = graph.add_named_node(&name(1), "Relu", &[&product], []);
+    let left = graph.add_named_node(&name(2), "MatMul", &[&hidden, &l], []);
+    let left = graph.add_named_node(&name(3), "Sigmoid", &[&left], []);
+    let right = graph.add_named_node(&name(4), "MatMul", &[&hidden, &r], []);
+    let right = graph.add_named_node(&name(5), "Tanh", &[&right], []);
+    graph.add_node_into(&name(6), "Add", &[&left, &right], &["y"], []);
+    graph.add_output("y");
+    let (graph, types) = read(graph.build_model());
     // The reader may have put the nodes into another order.
     let part_of = graph.nodes().iter().map(|node| {
         let number: usize = node.name.trim_start_matches("node-").parse().unwrap();
@@ -261,7 +264,7 @@ fn fork(parts: [usize; 7]) -> (Graph, Types, Vec<usize>) {
 
 fn fork_into(parts: [usize; 7]) -> Partition {
     let (graph, types, part_of) = fork(parts);
-    partition(&graph, &types, &part_of, &[]).unwrap()
+    partition_graph(&graph, &types, &part_of, &[]).unwrap()
 }
 
 #[test]
@@ -270,7 +273,7 @@ fn blocks_that_branch_and_join_compute_what_one_block_computes() {
     assert_eq!(whole.graph.blocks.len(), 1);
     let diamond = fork_into([0, 0, 1, 1, 2, 2, 3]);
     assert_eq!(diamond.graph.blocks.len(), 4);
-    let trunk = Source::Block { block: 0, output: 0 };
+    let trunk = TensorSource::Block { block: 0, output: 0 };
     assert_eq!(diamond.graph.blocks[1].inputs, [trunk]);
     assert_eq!(diamond.graph.blocks[2].inputs, [trunk]);
     assert_eq!(diamond.graph.blocks[3].inputs.len(), 2);
@@ -288,8 +291,8 @@ fn blocks_that_branch_and_join_compute_what_one_block_computes() {
             let model = load_on(Arc::clone(&engine), cut);
             for seed in 0..3 {
                 let x = [row(&numbers(64, seed))];
-                let found = model.run(&x, RunOptions::TakeExits).unwrap();
-                let expected = expected.run(&x, RunOptions::TakeExits).unwrap();
+                let found = model.run_model(&x, ExitPolicy::TakeExits).unwrap();
+                let expected = expected.run_model(&x, ExitPolicy::TakeExits).unwrap();
                 assert_same(&found.outputs, &expected.outputs);
             }
         }
@@ -318,9 +321,13 @@ impl Engine for Counting {
         self.engine.version()
     }
 
-    fn load(&self, program: &Program, options: &LoadOptions) -> Result<Box<dyn Session>> {
+    fn load_program(
+        &self,
+        program: &Program,
+        options: &LoadOptions,
+    ) -> Result<Box<dyn EngineSession>> {
         self.loaded.lock().unwrap().push(program.block().hash());
-        self.engine.load(program, options)
+        self.engine.load_program(program, options)
     }
 
     fn load_file(
@@ -329,7 +336,7 @@ impl Engine for Counting {
         inputs: &[String],
         outputs: &[(String, DType)],
         options: &LoadOptions,
-    ) -> Result<Box<dyn Session>> {
+    ) -> Result<Box<dyn EngineSession>> {
         self.engine.load_file(file, inputs, outputs, options)
     }
 }
@@ -337,23 +344,23 @@ impl Engine for Counting {
 /// A chain of layers, a block each; layers of the same number are the same.
 fn chain(layers: &[usize]) -> Partition {
     let mut graph = GraphBuilder::new("chain");
-    let mut value = graph.input("x", DType::F32, [1, 64]);
+    let mut value = graph.add_input("x", DType::F32, [1, 64]);
     for &layer in layers {
-        let w = graph.weight("w", &[64, 64], numbers(64 * 64, layer));
-        value = graph.node("MatMul", &[&value, &w], []);
+        let w = graph.add_weight("w", &[64, 64], numbers(64 * 64, layer));
+        value = graph.add_node("MatMul", &[&value, &w], []);
     }
-    graph.output(&value);
-    cut(graph.build(), &Split::Every, &[])
+    graph.add_output(&value);
+    cut(graph.build_model(), &Split::Every, &[])
 }
 
 #[test]
 fn a_block_that_two_models_share_is_loaded_once() {
     let engine = Arc::new(Counting::default());
-    let loader = Loader::new(Arc::clone(&engine) as Arc<dyn Engine>, LoadOptions::default());
+    let loader = ModelLoader::new(Arc::clone(&engine) as Arc<dyn Engine>, LoadOptions::default());
     let (first, second) = (chain(&[1, 2, 3]), chain(&[1, 2, 4]));
-    let one = loader.load(&first.graph, &first).unwrap();
+    let one = loader.load_model(&first.graph, &first).unwrap();
     assert_eq!(engine.count(), 3);
-    let two = loader.load(&second.graph, &second).unwrap();
+    let two = loader.load_model(&second.graph, &second).unwrap();
     assert_eq!(engine.count(), 4);
     let mut distinct = engine.loaded.lock().unwrap().clone();
     distinct.sort_unstable();
@@ -363,41 +370,41 @@ fn a_block_that_two_models_share_is_loaded_once() {
     // Both run, by turns, and each as if it were alone.
     let x = [row(&numbers(64, 5))];
     for (shared, partition) in [(&one, &first), (&two, &second), (&one, &first)] {
-        let alone = load(partition).run(&x, RunOptions::TakeExits).unwrap();
-        let found = shared.run(&x, RunOptions::TakeExits).unwrap();
+        let alone = load(partition).run_model(&x, ExitPolicy::TakeExits).unwrap();
+        let found = shared.run_model(&x, ExitPolicy::TakeExits).unwrap();
         assert_eq!(found.outputs[0].1.to_f64().unwrap(), alone.outputs[0].1.to_f64().unwrap());
     }
 
     // What nobody uses any more is given back, and loaded anew when it is needed.
     drop(one);
-    loader.load(&second.graph, &second).unwrap();
+    loader.load_model(&second.graph, &second).unwrap();
     assert_eq!(engine.count(), 4, "the other model still has its blocks");
     drop(two);
-    loader.load(&second.graph, &second).unwrap();
+    loader.load_model(&second.graph, &second).unwrap();
     assert_eq!(engine.count(), 7);
 }
 
 #[test]
 fn a_block_that_a_model_repeats_is_loaded_once() {
     let engine = Arc::new(Counting::default());
-    let loader = Loader::new(Arc::clone(&engine) as Arc<dyn Engine>, LoadOptions::default());
+    let loader = ModelLoader::new(Arc::clone(&engine) as Arc<dyn Engine>, LoadOptions::default());
     let partition = chain(&[6, 6, 6]);
     assert_eq!(partition.blocks.len(), 1);
-    let model = loader.load(&partition.graph, &partition).unwrap();
+    let model = loader.load_model(&partition.graph, &partition).unwrap();
     assert_eq!(engine.count(), 1);
-    let result = model.run(&[row(&numbers(64, 1))], RunOptions::TakeExits).unwrap();
+    let result = model.run_model(&[row(&numbers(64, 1))], ExitPolicy::TakeExits).unwrap();
     assert_eq!(ran(&result), [true; 3]);
 }
 
 #[test]
 fn models_that_share_blocks_run_at_the_same_time() {
-    let loader = Loader::new(Arc::new(Rten::new()), LoadOptions::default());
+    let loader = ModelLoader::new(Arc::new(Rten::new()), LoadOptions::default());
     let (first, second) = (chain(&[1, 2, 3]), chain(&[1, 2, 4]));
-    let one = loader.load(&first.graph, &first).unwrap();
-    let two = loader.load(&second.graph, &second).unwrap();
+    let one = loader.load_model(&first.graph, &first).unwrap();
+    let two = loader.load_model(&second.graph, &second).unwrap();
     let run = |model: &LoadedModel, seed: usize| {
         let x = [row(&numbers(64, seed))];
-        let result = model.run(&x, RunOptions::TakeExits).unwrap();
+        let result = model.run_model(&x, ExitPolicy::TakeExits).unwrap();
         result.outputs[0].1.to_f64().unwrap()
     };
     std::thread::scope(|scope| {
@@ -422,7 +429,7 @@ fn an_input_of_the_wrong_type_is_refused_with_its_name_and_both_types() {
         (Tensor::from_f32(&[2, 64], &[0.0; 128]).unwrap(), "f32[2,64]"),
         (Tensor::from_f32(&[1, 63], &[0.0; 63]).unwrap(), "f32[1,63]"),
     ] {
-        let error = model.run(&[input], RunOptions::TakeExits).unwrap_err();
+        let error = model.run_model(&[input], ExitPolicy::TakeExits).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         let text = error.to_string();
         for word in ["\"x\"", "f32[1,64]", found] {
@@ -431,28 +438,28 @@ fn an_input_of_the_wrong_type_is_refused_with_its_name_and_both_types() {
     }
     let x = row(&[0.0; 64]);
     for inputs in [vec![], vec![x.clone(), x.clone()]] {
-        let error = model.run(&inputs, RunOptions::TakeExits).unwrap_err();
+        let error = model.run_model(&inputs, ExitPolicy::TakeExits).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
         let text = error.to_string();
         assert!(text.contains(&inputs.len().to_string()), "{text}");
     }
     // And a run that was refused harms none that follows.
-    model.run(&[x], RunOptions::TakeExits).unwrap();
+    model.run_model(&[x], ExitPolicy::TakeExits).unwrap();
 }
 
 #[test]
 fn two_inputs_that_contradict_each_other_are_refused() {
     let mut graph = GraphBuilder::new("sum");
     let rows = Dim::Symbol("rows".to_owned());
-    let a = graph.input("a", DType::F32, [rows.clone(), Dim::Fixed(4)]);
-    let b = graph.input("b", DType::F32, [rows, Dim::Fixed(4)]);
-    graph.node_into("sum", "Add", &[&a, &b], &["y"], []);
-    graph.output("y");
-    let model = load(&cut(graph.build(), &Split::Blocks(1), &[]));
+    let a = graph.add_input("a", DType::F32, [rows.clone(), Dim::Fixed(4)]);
+    let b = graph.add_input("b", DType::F32, [rows, Dim::Fixed(4)]);
+    graph.add_node_into("sum", "Add", &[&a, &b], &["y"], []);
+    graph.add_output("y");
+    let model = load(&cut(graph.build_model(), &Split::Blocks(1), &[]));
     let of = |rows: usize| Tensor::from_f32(&[rows, 4], &vec![1.0; rows * 4]).unwrap();
     for (first, second) in [(2, 3), (1, 2), (3, 1)] {
         // The engine would take some of these, by broadcasting: the model does not say so.
-        let error = model.run(&[of(first), of(second)], RunOptions::TakeExits).unwrap_err();
+        let error = model.run_model(&[of(first), of(second)], ExitPolicy::TakeExits).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         let text = error.to_string();
         let (first, second) = (first.to_string(), second.to_string());
@@ -461,7 +468,7 @@ fn two_inputs_that_contradict_each_other_are_refused() {
         }
     }
     for rows in [1, 5] {
-        let result = model.run(&[of(rows), of(rows)], RunOptions::TakeExits).unwrap();
+        let result = model.run_model(&[of(rows), of(rows)], ExitPolicy::TakeExits).unwrap();
         assert_eq!(result.outputs[0].1.to_f64().unwrap(), vec![2.0; rows * 4]);
     }
 }

@@ -2,9 +2,9 @@
 
 /// Says when a search has to stop. Planners have no clock: who calls them brings one.
 #[derive(Clone, Copy)]
-pub struct Limit<'a>(Option<&'a dyn Fn() -> bool>);
+pub struct SearchLimit<'a>(Option<&'a dyn Fn() -> bool>);
 
-impl<'a> Limit<'a> {
+impl<'a> SearchLimit<'a> {
     /// Never: the search goes on until it is through.
     pub fn none() -> Self {
         Self(None)
@@ -16,13 +16,13 @@ impl<'a> Limit<'a> {
     }
 
     /// Whether it is time to stop.
-    pub fn reached(&self) -> bool {
+    pub fn is_reached(&self) -> bool {
         self.0.is_some_and(|reached| reached())
     }
 }
 
-impl std::fmt::Debug for Limit<'_> {
+impl std::fmt::Debug for SearchLimit<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "Limit(set)" } else { "Limit(none)" })
+        f.write_str(if self.0.is_some() { "SearchLimit(set)" } else { "SearchLimit(none)" })
     }
 }

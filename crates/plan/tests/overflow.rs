@@ -1,67 +1,68 @@
-//! Overflow to the CPU: the simulator against cases that were worked out by hand, and what holds for
-//! the plans of all strategies.
+//! Overflow to the CPU: the simulator against cases that were worked out by hand, and what holds
+//! for the plans of all strategies.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use tessera_core::Random;
-use tessera_plan::Limit;
+use tessera_plan::SearchLimit;
 use tessera_plan::overflow::{
-    Block, Device, Edge, Plan, Planned, Problem, Rates, Run, algorithm_1, random, simulate,
-    strategies, strategy,
+    CopyRates, OverflowBlock, OverflowDevice, OverflowEdge, OverflowPlan, OverflowProblem,
+    OverflowRun, OverflowSolution, algorithm_1, find_overflow_strategy, overflow_strategies,
+    random_overflow_problem, simulate_overflow,
 };
 
-use Device::{Cpu, Gpu};
+use OverflowDevice::{Cpu, Gpu};
 
 /// How far sums of times may be apart.
 const CLOSE: f64 = 1e-6;
 
 /// A block that runs on both devices.
-fn block(name: &str, cpu_us: f64, gpu_us: f64) -> Block {
+fn block(name: &str, cpu_us: f64, gpu_us: f64) -> OverflowBlock {
     let (cpu_us, gpu_us) = (Some(cpu_us), Some(gpu_us));
-    Block { name: name.to_owned(), cpu_us, gpu_us, input_bytes: 0.0, output_bytes: 0.0 }
+    OverflowBlock { name: name.to_owned(), cpu_us, gpu_us, input_bytes: 0.0, output_bytes: 0.0 }
 }
 
-fn edge(from: &str, to: &str, bytes: f64) -> Edge {
-    Edge { from: from.to_owned(), to: to.to_owned(), bytes }
+fn edge(from: &str, to: &str, bytes: f64) -> OverflowEdge {
+    OverflowEdge { from: from.to_owned(), to: to.to_owned(), bytes }
 }
 
 /// Copies two bytes per µs to the GPU, and one byte per µs from it.
-fn problem(blocks: Vec<Block>, edges: Vec<Edge>) -> Problem {
-    let rates = Rates {
+fn problem(blocks: Vec<OverflowBlock>, edges: Vec<OverflowEdge>) -> OverflowProblem {
+    let rates = CopyRates {
         cpu_to_gpu_bytes_per_second: 2e6,
         gpu_to_cpu_bytes_per_second: 1e6,
         latency_us: 0.0,
     };
-    Problem { blocks, edges, rates, threshold_us: 100.0, dispatch_us: 0.0 }
+    OverflowProblem { blocks, edges, rates, threshold_us: 100.0, dispatch_us: 0.0 }
 }
 
-fn first_come(devices: &[Device]) -> Plan {
-    Plan { devices: devices.to_vec(), order: None, sequential: false }
+fn first_come(devices: &[OverflowDevice]) -> OverflowPlan {
+    OverflowPlan { devices: devices.to_vec(), order: None, sequential: false }
 }
 
-fn in_order(devices: &[Device], order: &[usize]) -> Plan {
-    Plan { devices: devices.to_vec(), order: Some(order.to_vec()), sequential: false }
+fn in_order(devices: &[OverflowDevice], order: &[usize]) -> OverflowPlan {
+    OverflowPlan { devices: devices.to_vec(), order: Some(order.to_vec()), sequential: false }
 }
 
 /// When blocks start and end.
-fn spans(run: &Run) -> Vec<(f64, f64)> {
+fn spans(run: &OverflowRun) -> Vec<(f64, f64)> {
     run.blocks.iter().map(|block| (block.start_us, block.end_us)).collect()
 }
 
-fn plan(problem: &Problem, name: &str) -> Planned {
-    strategy(name).unwrap().plan(problem, None, &Limit::none()).unwrap()
+fn plan(problem: &OverflowProblem, name: &str) -> OverflowSolution {
+    find_overflow_strategy(name).unwrap().find_plan(problem, None, &SearchLimit::none()).unwrap()
 }
 
 /// A random problem whose node is a random one too: slow and fast copies, dear and free dispatch.
-fn varied(blocks: usize, seed: u64) -> Problem {
+fn varied(blocks: usize, seed: u64) -> OverflowProblem {
     let mut random_node = Random::new(seed ^ 0x5eed);
-    let mut problem = random(blocks, seed);
-    let mut rate = || 10f64.powf(8.0 + 3.0 * random_node.unit());
+    let mut problem = random_overflow_problem(blocks, seed);
+    let mut rate = || 10f64.powf(8.0 + 3.0 * random_node.next_fraction());
     problem.rates.cpu_to_gpu_bytes_per_second = rate();
     problem.rates.gpu_to_cpu_bytes_per_second = rate();
-    problem.rates.latency_us = [0.0, 5.0, 30.0][random_node.below(3) as usize];
-    problem.dispatch_us = [0.0, 1.0, 20.0][random_node.below(3) as usize];
-    problem.threshold_us = [0.0, 10.0, 100.0, 1000.0][random_node.below(4) as usize];
+    problem.rates.latency_us = [0.0, 5.0, 30.0][random_node.next_below(3) as usize];
+    problem.dispatch_us = [0.0, 1.0, 20.0][random_node.next_below(3) as usize];
+    problem.threshold_us = [0.0, 10.0, 100.0, 1000.0][random_node.next_below(4) as usize];
     problem
 }
 
@@ -71,7 +72,7 @@ fn a_chain_on_one_device_pays_for_the_queue_once() {
     let mut problem = problem(blocks, vec![edge("a", "b", 8.0), edge("b", "c", 8.0)]);
     problem.dispatch_us = 2.0;
     for plan in [first_come(&[Gpu; 3]), in_order(&[Gpu; 3], &[0, 1, 2])] {
-        let run = simulate(&problem, &plan).unwrap();
+        let run = simulate_overflow(&problem, &plan).unwrap();
         assert_eq!(spans(&run), [(0.0, 12.0), (12.0, 32.0), (32.0, 62.0)]);
         assert_eq!((run.makespan_us, run.copied_bytes), (62.0, 0.0));
         assert_eq!((run.gpu_utilisation, run.cpu_utilisation), (1.0, 0.0));
@@ -83,7 +84,7 @@ fn a_chain_over_two_devices_pays_for_each_queue() {
     let blocks = vec![block("a", 5.0, 10.0), block("b", 90.0, 20.0)];
     let mut problem = problem(blocks, vec![edge("a", "b", 8.0)]);
     problem.dispatch_us = 2.0;
-    let run = simulate(&problem, &first_come(&[Cpu, Gpu])).unwrap();
+    let run = simulate_overflow(&problem, &first_come(&[Cpu, Gpu])).unwrap();
     assert_eq!(spans(&run), [(0.0, 7.0), (11.0, 33.0)]);
 }
 
@@ -92,8 +93,9 @@ fn a_chain_that_an_order_breaks_pays_twice() {
     let blocks = vec![block("a", 90.0, 10.0), block("b", 90.0, 20.0), block("x", 90.0, 5.0)];
     let mut problem = problem(blocks, vec![edge("a", "b", 8.0)]);
     problem.dispatch_us = 2.0;
-    let makespan =
-        |order: &[usize]| simulate(&problem, &in_order(&[Gpu; 3], order)).unwrap().makespan_us;
+    let makespan = |order: &[usize]| {
+        simulate_overflow(&problem, &in_order(&[Gpu; 3], order)).unwrap().makespan_us
+    };
     assert_eq!(makespan(&[0, 1, 2]), 39.0);
     assert_eq!(makespan(&[0, 2, 1]), 41.0);
 }
@@ -110,7 +112,7 @@ fn the_branches_of_a_fork_run_beside_each_other_and_copies_go_both_ways() {
         vec![edge("a", "b", 7.0), edge("a", "c", 5.0), edge("b", "d", 9.0), edge("c", "d", 6.0)];
     let mut problem = problem(blocks, edges);
     problem.dispatch_us = 1.0;
-    let run = simulate(&problem, &first_come(&[Gpu, Gpu, Cpu, Gpu])).unwrap();
+    let run = simulate_overflow(&problem, &first_come(&[Gpu, Gpu, Cpu, Gpu])).unwrap();
     assert_eq!(spans(&run), [(0.0, 11.0), (11.0, 32.0), (16.0, 32.0), (35.0, 40.0)]);
     assert_eq!(run.makespan_us, 40.0);
     let copies: Vec<_> = run.copies.iter().map(|copy| (copy.from, copy.to, copy.device)).collect();
@@ -129,14 +131,14 @@ fn inputs_and_results_of_the_model_are_with_the_host() {
     only.output_bytes = 5.0;
     let mut problem = problem(vec![only], Vec::new());
     problem.rates.latency_us = 1.0;
-    let on_gpu = simulate(&problem, &first_come(&[Gpu])).unwrap();
+    let on_gpu = simulate_overflow(&problem, &first_come(&[Gpu])).unwrap();
     assert_eq!((spans(&on_gpu), on_gpu.makespan_us), (vec![(3.0, 13.0)], 19.0));
     let ends: Vec<_> = on_gpu.copies.iter().map(|copy| (copy.from, copy.to, copy.end_us)).collect();
     assert_eq!(ends, [(None, Some(0), 3.0), (Some(0), None, 19.0)]);
-    let on_cpu = simulate(&problem, &first_come(&[Cpu])).unwrap();
+    let on_cpu = simulate_overflow(&problem, &first_come(&[Cpu])).unwrap();
     assert_eq!((on_cpu.makespan_us, on_cpu.copies.len()), (30.0, 0));
-    let one_by_one = Plan { sequential: true, ..first_come(&[Gpu]) };
-    assert_eq!(simulate(&problem, &one_by_one).unwrap().makespan_us, 19.0);
+    let one_by_one = OverflowPlan { sequential: true, ..first_come(&[Gpu]) };
+    assert_eq!(simulate_overflow(&problem, &one_by_one).unwrap().makespan_us, 19.0);
 }
 
 #[test]
@@ -144,10 +146,10 @@ fn first_come_is_first_served_unless_the_plan_has_an_order() {
     let blocks = vec![block("a", 90.0, 10.0), block("b", 90.0, 20.0), block("c", 5.0, 90.0)];
     let problem = problem(blocks, vec![edge("b", "c", 0.0)]);
     let devices = [Gpu, Gpu, Cpu];
-    let run = simulate(&problem, &first_come(&devices)).unwrap();
+    let run = simulate_overflow(&problem, &first_come(&devices)).unwrap();
     assert_eq!(spans(&run), [(0.0, 10.0), (10.0, 30.0), (30.0, 35.0)]);
     assert_eq!((run.blocks[1].waited_us, run.mean_wait_gpu_us), (10.0, 5.0));
-    let run = simulate(&problem, &in_order(&devices, &[1, 0, 2])).unwrap();
+    let run = simulate_overflow(&problem, &in_order(&devices, &[1, 0, 2])).unwrap();
     assert_eq!(spans(&run), [(20.0, 30.0), (0.0, 20.0), (20.0, 25.0)]);
 }
 
@@ -156,10 +158,10 @@ fn a_device_waits_for_the_block_whose_turn_it_is() {
     let blocks = vec![block("a", 10.0, 90.0), block("x", 90.0, 5.0), block("y", 90.0, 5.0)];
     let problem = problem(blocks, vec![edge("a", "x", 0.0)]);
     let devices = [Cpu, Gpu, Gpu];
-    let run = simulate(&problem, &in_order(&devices, &[0, 1, 2])).unwrap();
+    let run = simulate_overflow(&problem, &in_order(&devices, &[0, 1, 2])).unwrap();
     assert_eq!(spans(&run), [(0.0, 10.0), (10.0, 15.0), (15.0, 20.0)]);
     assert_eq!(run.blocks[2].waited_us, 15.0);
-    assert_eq!(simulate(&problem, &first_come(&devices)).unwrap().makespan_us, 15.0);
+    assert_eq!(simulate_overflow(&problem, &first_come(&devices)).unwrap().makespan_us, 15.0);
 }
 
 #[test]
@@ -176,7 +178,7 @@ fn a_sequential_plan_runs_one_block_or_copy_at_a_time() {
     problem.dispatch_us = 50.0;
     let planned = plan(&problem, "sequential");
     assert_eq!(planned.plan.devices, [Gpu, Gpu, Cpu, Gpu]);
-    let run = simulate(&problem, &planned.plan).unwrap();
+    let run = simulate_overflow(&problem, &planned.plan).unwrap();
     assert_eq!(spans(&run), [(0.0, 10.0), (10.0, 17.0), (21.0, 26.0), (29.0, 35.0)]);
     assert_eq!((run.blocks[1].waited_us, run.blocks[2].waited_us), (10.0, 7.0));
     assert_eq!((planned.makespan_us, run.makespan_us), (35.0, 35.0));
@@ -217,9 +219,9 @@ fn algorithm_1_divides_data_by_rate_and_repeats_until_nothing_changes() {
 }
 
 /// What holds for every run of a plan that fits.
-fn assert_possible(problem: &Problem, plan: &Plan) -> Run {
-    plan.check(problem).unwrap();
-    let run = simulate(problem, plan).unwrap();
+fn assert_possible(problem: &OverflowProblem, plan: &OverflowPlan) -> OverflowRun {
+    plan.check_against(problem).unwrap();
+    let run = simulate_overflow(problem, plan).unwrap();
     let find = |name: &str| problem.blocks.iter().position(|block| block.name == name).unwrap();
     let copy = |bytes: f64, rate: f64| bytes / rate * 1e6 + problem.rates.latency_us;
     let to_gpu = |bytes| copy(bytes, problem.rates.cpu_to_gpu_bytes_per_second);
@@ -248,7 +250,7 @@ fn assert_possible(problem: &Problem, plan: &Plan) -> Run {
         last = last.max(executed.end_us + result);
     }
     assert!((run.makespan_us - last).abs() < CLOSE);
-    for device in Device::ALL {
+    for device in OverflowDevice::ALL {
         let on = run.blocks.iter().filter(|block| plan.sequential || block.device == device);
         let mut spans: Vec<_> = on.map(|block| (block.start_us, block.end_us)).collect();
         spans.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
@@ -262,11 +264,11 @@ fn assert_possible(problem: &Problem, plan: &Plan) -> Run {
 fn every_plan_can_be_run_and_costs_what_its_strategy_says() {
     for seed in 0..120 {
         let problem = varied(1 + seed as usize % 45, seed);
-        for strategy in strategies() {
+        for strategy in overflow_strategies() {
             if strategy.name() == "exact" && problem.blocks.len() > 9 {
                 continue;
             }
-            let planned = strategy.plan(&problem, None, &Limit::none()).unwrap();
+            let planned = strategy.find_plan(&problem, None, &SearchLimit::none()).unwrap();
             let run = assert_possible(&problem, &planned.plan);
             assert_eq!(run.makespan_us, planned.makespan_us, "{} {seed}", strategy.name());
         }
@@ -277,12 +279,13 @@ fn every_plan_can_be_run_and_costs_what_its_strategy_says() {
 fn planning_again_with_the_previous_plan_changes_nothing() {
     for seed in 0..60 {
         let problem = varied(2 + seed as usize % 40, seed);
-        for strategy in strategies() {
+        for strategy in overflow_strategies() {
             if strategy.name() == "exact" && problem.blocks.len() > 9 {
                 continue;
             }
-            let first = strategy.plan(&problem, None, &Limit::none()).unwrap();
-            let again = strategy.plan(&problem, Some(&first.plan), &Limit::none()).unwrap();
+            let first = strategy.find_plan(&problem, None, &SearchLimit::none()).unwrap();
+            let again =
+                strategy.find_plan(&problem, Some(&first.plan), &SearchLimit::none()).unwrap();
             assert_eq!(first, again, "{} {seed}", strategy.name());
         }
     }
@@ -292,9 +295,13 @@ fn planning_again_with_the_previous_plan_changes_nothing() {
 fn a_previous_plan_stays_where_no_other_is_better() {
     let mut problem = problem(vec![block("a", 10.0, 10.0)], Vec::new());
     let previous = first_come(&[Gpu]);
-    let again = |problem: &Problem| {
-        let communication = strategy("communication").unwrap();
-        communication.plan(problem, Some(&previous), &Limit::none()).unwrap().plan.devices
+    let again = |problem: &OverflowProblem| {
+        let communication = find_overflow_strategy("communication").unwrap();
+        communication
+            .find_plan(problem, Some(&previous), &SearchLimit::none())
+            .unwrap()
+            .plan
+            .devices
     };
     assert_eq!(plan(&problem, "communication").plan.devices, [Cpu]);
     assert_eq!(again(&problem), [Gpu]);
@@ -307,8 +314,8 @@ fn a_previous_plan_that_no_longer_fits_is_replaced() {
     let problem = varied(20, 3);
     let planned = plan(&problem, "communication");
     for stale in [first_come(&[Gpu]), in_order(&planned.plan.devices, &[0; 20])] {
-        let communication = strategy("communication").unwrap();
-        let again = communication.plan(&problem, Some(&stale), &Limit::none()).unwrap();
+        let communication = find_overflow_strategy("communication").unwrap();
+        let again = communication.find_plan(&problem, Some(&stale), &SearchLimit::none()).unwrap();
         assert_eq!(again, planned);
     }
 }
@@ -326,7 +333,7 @@ fn communication_is_never_worse_than_sequential() {
 #[test]
 fn communication_is_close_to_the_optimum_in_the_mean() {
     let losses = (0..60).filter_map(|seed| {
-        let problem = random(10, seed);
+        let problem = random_overflow_problem(10, seed);
         let exact = plan(&problem, "exact");
         let planned = plan(&problem, "communication");
         exact.proved.then(|| planned.makespan_us / exact.makespan_us - 1.0)
@@ -339,14 +346,14 @@ fn communication_is_close_to_the_optimum_in_the_mean() {
 
 #[test]
 fn a_graph_of_five_thousand_blocks_is_planned() {
-    let problem = random(5_000, 1);
+    let problem = random_overflow_problem(5_000, 1);
     let (planned, before) = (plan(&problem, "communication"), plan(&problem, "sequential"));
     assert!(planned.makespan_us < 0.9 * before.makespan_us);
     assert_possible(&problem, &planned.plan);
 }
 
 /// Every order in which blocks can run, by trying.
-fn all_orders(problem: &Problem) -> Vec<Vec<usize>> {
+fn all_orders(problem: &OverflowProblem) -> Vec<Vec<usize>> {
     fn grow(inputs: &[Vec<usize>], order: &mut Vec<usize>, found: &mut Vec<Vec<usize>>) {
         if order.len() == inputs.len() {
             found.push(order.clone());
@@ -370,17 +377,18 @@ fn all_orders(problem: &Problem) -> Vec<Vec<usize>> {
 }
 
 /// The best of all placements in all orders, and of today's sequential plan.
-fn by_trying_all(problem: &Problem) -> f64 {
+fn by_trying_all(problem: &OverflowProblem) -> f64 {
     let mut best = plan(problem, "sequential").makespan_us;
     let orders = all_orders(problem);
     for placement in 0..1usize << problem.blocks.len() {
         let device = |block: usize| if placement >> block & 1 == 1 { Cpu } else { Gpu };
-        let devices: Vec<Device> = (0..problem.blocks.len()).map(device).collect();
-        if first_come(&devices).check(problem).is_err() {
+        let devices: Vec<OverflowDevice> = (0..problem.blocks.len()).map(device).collect();
+        if first_come(&devices).check_against(problem).is_err() {
             continue;
         }
         for order in &orders {
-            best = best.min(simulate(problem, &in_order(&devices, order)).unwrap().makespan_us);
+            best = best
+                .min(simulate_overflow(problem, &in_order(&devices, order)).unwrap().makespan_us);
         }
     }
     best
@@ -403,15 +411,16 @@ fn nothing_beats_exact() {
         let problem = varied(1 + seed as usize % 10, seed);
         let exact = plan(&problem, "exact");
         assert!(exact.bound_us.unwrap() <= exact.makespan_us);
-        for strategy in strategies() {
+        for strategy in overflow_strategies() {
             let other = plan(&problem, strategy.name()).makespan_us;
             assert!(exact.makespan_us <= other * (1.0 + 1e-9), "{} {seed}", strategy.name());
         }
     }
 }
 
-/// For a given plan without an order this need not hold: a block that is ready earlier may be served
-/// before one that matters more. The optimum is over all orders, and for each of them it holds.
+/// For a given plan without an order this need not hold: a block that is ready earlier may be
+/// served before one that matters more. The optimum is over all orders, and for each of them it
+/// holds.
 #[test]
 fn faster_devices_and_copies_never_make_the_optimum_worse() {
     for seed in 0..60 {
@@ -420,13 +429,13 @@ fn faster_devices_and_copies_never_make_the_optimum_worse() {
         let mut random = Random::new(seed);
         let mut faster = problem.clone();
         match seed % 4 {
-            0 => faster.rates.cpu_to_gpu_bytes_per_second *= 1.0 + random.unit(),
-            1 => faster.rates.gpu_to_cpu_bytes_per_second *= 1.0 + random.unit(),
-            2 => faster.rates.latency_us *= random.unit(),
+            0 => faster.rates.cpu_to_gpu_bytes_per_second *= 1.0 + random.next_fraction(),
+            1 => faster.rates.gpu_to_cpu_bytes_per_second *= 1.0 + random.next_fraction(),
+            2 => faster.rates.latency_us *= random.next_fraction(),
             _ => {
                 for block in &mut faster.blocks {
-                    block.cpu_us = block.cpu_us.map(|time| time * random.unit());
-                    block.gpu_us = block.gpu_us.map(|time| time * random.unit());
+                    block.cpu_us = block.cpu_us.map(|time| time * random.next_fraction());
+                    block.gpu_us = block.gpu_us.map(|time| time * random.next_fraction());
                 }
             }
         }
@@ -441,8 +450,8 @@ fn a_limit_that_is_reached_at_once_still_gives_a_plan() {
     let reached = || true;
     for seed in 0..20 {
         let problem = varied(20, seed);
-        for strategy in strategies() {
-            let planned = strategy.plan(&problem, None, &Limit::new(&reached)).unwrap();
+        for strategy in overflow_strategies() {
+            let planned = strategy.find_plan(&problem, None, &SearchLimit::new(&reached)).unwrap();
             assert_possible(&problem, &planned.plan);
             if ["communication", "exact"].contains(&strategy.name()) {
                 assert!(planned.makespan_us <= plan(&problem, "sequential").makespan_us);
@@ -450,7 +459,7 @@ fn a_limit_that_is_reached_at_once_still_gives_a_plan() {
             if strategy.name() == "exact" {
                 assert!(planned.bound_us.unwrap() > 0.0);
                 assert!(planned.bound_us.unwrap() <= planned.makespan_us);
-                assert!(!planned.proved && planned.gap().unwrap() >= 0.0);
+                assert!(!planned.proved && planned.optimality_gap().unwrap() >= 0.0);
             }
         }
     }
@@ -458,14 +467,18 @@ fn a_limit_that_is_reached_at_once_still_gives_a_plan() {
 
 #[test]
 fn exact_refuses_what_it_cannot_solve_and_unknown_strategies_are_named() {
-    let too_many = strategy("exact").unwrap().plan(&random(25, 0), None, &Limit::none());
+    let too_many = find_overflow_strategy("exact").unwrap().find_plan(
+        &random_overflow_problem(25, 0),
+        None,
+        &SearchLimit::none(),
+    );
     assert_eq!(too_many.unwrap_err().to_string(), "exact: 25 blocks, expected at most 24");
-    let unknown = strategy("fastest").err().unwrap().to_string();
+    let unknown = find_overflow_strategy("fastest").err().unwrap().to_string();
     assert!(unknown.contains("\"fastest\"") && unknown.contains("queueing-delay"), "{unknown}");
 }
 
 /// Makes a good problem a bad one.
-type Spoil = fn(&mut Problem);
+type Spoil = fn(&mut OverflowProblem);
 
 #[test]
 fn what_is_wrong_with_a_problem_is_named() {
@@ -473,7 +486,7 @@ fn what_is_wrong_with_a_problem_is_named() {
         let blocks = vec![block("a", 3.0, 1.0), block("b", 3.0, 1.0), block("c", 3.0, 1.0)];
         problem(blocks, vec![edge("a", "b", 8.0), edge("b", "c", 8.0)])
     };
-    good().check().unwrap();
+    good().check_consistency().unwrap();
     let cases: [(&str, Spoil); 19] = [
         ("blocks: none", |problem| problem.blocks.clear()),
         ("\"b\" → \"c\" → \"b\" is a cycle", |problem| problem.edges.push(edge("c", "b", 1.0))),
@@ -506,11 +519,11 @@ fn what_is_wrong_with_a_problem_is_named() {
     for (expected, spoil) in cases {
         let mut bad = good();
         spoil(&mut bad);
-        let error = bad.check().unwrap_err().to_string();
+        let error = bad.check_consistency().unwrap_err().to_string();
         assert!(error.contains(expected), "{error:?}, expected {expected:?}");
         assert!(!error.contains('\n'));
-        for strategy in strategies() {
-            let refused = strategy.plan(&bad, None, &Limit::none()).unwrap_err();
+        for strategy in overflow_strategies() {
+            let refused = strategy.find_plan(&bad, None, &SearchLimit::none()).unwrap_err();
             assert_eq!(refused.to_string(), error);
         }
     }
@@ -531,8 +544,8 @@ fn what_is_wrong_with_a_plan_is_named() {
         ("order[0]: \"b\" takes what \"a\" makes later", in_order(&fits, &[1, 0])),
     ];
     for (expected, plan) in cases {
-        assert_eq!(plan.check(&problem).unwrap_err().to_string(), expected);
-        assert_eq!(simulate(&problem, &plan).unwrap_err().to_string(), expected);
+        assert_eq!(plan.check_against(&problem).unwrap_err().to_string(), expected);
+        assert_eq!(simulate_overflow(&problem, &plan).unwrap_err().to_string(), expected);
     }
 }
 
@@ -540,14 +553,14 @@ fn what_is_wrong_with_a_plan_is_named() {
 fn a_problem_is_read_with_its_defaults_and_unknown_fields_are_refused() {
     let text = r#"{"blocks": [{"name": "a", "gpu_us": 5}], "rates": {
         "cpu_to_gpu_bytes_per_second": 1e9, "gpu_to_cpu_bytes_per_second": 1e9}}"#;
-    let problem: Problem = serde_json::from_str(text).unwrap();
+    let problem: OverflowProblem = serde_json::from_str(text).unwrap();
     assert_eq!((problem.threshold_us, problem.dispatch_us), (100.0, 0.0));
     assert_eq!((problem.rates.latency_us, problem.blocks[0].cpu_us), (0.0, None));
     let misspelt = text.replace("gpu_us", "gpu_ms");
-    let error = serde_json::from_str::<Problem>(&misspelt).unwrap_err().to_string();
+    let error = serde_json::from_str::<OverflowProblem>(&misspelt).unwrap_err().to_string();
     assert!(error.contains("gpu_ms"), "{error}");
     let planned = plan(&problem, "sequential").plan;
     let written = serde_json::to_string(&planned).unwrap();
     assert_eq!(written, r#"{"devices":["gpu"],"sequential":true}"#);
-    assert_eq!(serde_json::from_str::<Plan>(&written).unwrap(), planned);
+    assert_eq!(serde_json::from_str::<OverflowPlan>(&written).unwrap(), planned);
 }

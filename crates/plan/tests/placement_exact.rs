@@ -1,5 +1,5 @@
-//! `exact` finds the optimum: that of an integer programme, that of trying everything, and one that gets
-//! no worse when there is more of anything.
+//! `exact` finds the optimum: that of an integer programme, that of trying everything, and one that
+//! gets no worse when there is more of anything.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -9,25 +9,26 @@ mod random;
 use random::random;
 use serde::Deserialize;
 use tessera_core::Random;
-use tessera_plan::Limit;
+use tessera_plan::SearchLimit;
 use tessera_plan::placement::{
-    Exact, Layer, ModelPlan, Moving, Node, Options, Plan, Planned, Problem, evaluate, moved, plan,
-    violation,
+    ExactPlacement, MigrationCost, ModelPlan, PlacementLayer, PlacementNode, PlacementOptions,
+    PlacementPlan, PlacementProblem, PlacementSolution, evaluate_placement, find_violation,
+    moving_cost, plan_placement,
 };
 
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]
-    layers: Vec<Layer>,
+    layers: Vec<PlacementLayer>,
     instances: Vec<Instance>,
 }
 
 #[derive(Deserialize)]
 struct Instance {
-    nodes: Vec<Node>,
+    nodes: Vec<PlacementNode>,
     throughput_bits_per_second: Vec<Vec<Option<f64>>>,
     latency_ms: Vec<Vec<Option<f64>>>,
-    layers: Option<Vec<Layer>>,
+    layers: Option<Vec<PlacementLayer>>,
     optimum_seconds: Option<f64>,
     optimum_splits: Option<usize>,
     #[serde(default)]
@@ -35,20 +36,20 @@ struct Instance {
 }
 
 impl Instance {
-    fn problem(&self, layers: &[Layer]) -> Problem {
-        Problem {
+    fn problem(&self, layers: &[PlacementLayer]) -> PlacementProblem {
+        PlacementProblem {
             nodes: self.nodes.clone(),
             throughput_bits_per_second: self.throughput_bits_per_second.clone(),
             latency_ms: self.latency_ms.clone(),
             layers: self.layers.clone().unwrap_or_else(|| layers.to_vec()),
             models: Vec::new(),
-            moving: Moving::default(),
+            moving: MigrationCost::default(),
         }
     }
 }
 
-fn exact(problem: &Problem) -> tessera_core::Result<Planned> {
-    plan(&Exact, problem, &Options::default())
+fn exact(problem: &PlacementProblem) -> tessera_core::Result<PlacementSolution> {
+    plan_placement(&ExactPlacement, problem, &PlacementOptions::default())
 }
 
 fn close(left: f64, right: f64) -> bool {
@@ -68,12 +69,12 @@ fn meets_optima(text: &str) -> (usize, usize) {
             continue;
         }
         let found = found.unwrap_or_else(|error| panic!("{number}: {error}"));
-        assert!(found.proved, "{number}: gap {:?}", found.gap());
+        assert!(found.proved, "{number}: gap {:?}", found.optimality_gap());
         let optimum = instance.optimum_seconds.unwrap();
         assert!(close(found.latency_seconds, optimum), "{number}: {found:?}, not {optimum}");
-        assert_eq!(violation(&problem, &found.plan), None, "{number}");
+        assert_eq!(find_violation(&problem, &found.plan), None, "{number}");
         if let Some(splits) = instance.optimum_splits {
-            assert_eq!(evaluate(&problem, &found.plan).splits, splits, "{number}");
+            assert_eq!(evaluate_placement(&problem, &found.plan).splits, splits, "{number}");
         }
         solved += 1;
     }
@@ -93,8 +94,8 @@ fn meets_the_integer_programme_where_memory_binds() {
 }
 
 /// The least latency of all placements that meet the constraints, by trying all.
-fn by_trying(problem: &Problem) -> Option<f64> {
-    let models = problem.models();
+fn by_trying(problem: &PlacementProblem) -> Option<f64> {
+    let models = problem.all_models();
     let genes: usize = models.iter().map(|model| model.layers.len()).sum();
     let mut best: Option<f64> = None;
     let mut nodes = vec![0usize; genes];
@@ -103,11 +104,11 @@ fn by_trying(problem: &Problem) -> Option<f64> {
         let models = models.iter().map(|model| {
             let (own, others) = rest.split_at(model.layers.len());
             rest = others;
-            ModelPlan { nodes: own.to_vec(), settings: model.settings() }
+            ModelPlan { nodes: own.to_vec(), settings: model.settings_in_use() }
         });
-        let plan = Plan { models: models.collect() };
-        if violation(problem, &plan).is_none() {
-            let latency = evaluate(problem, &plan).latency_seconds;
+        let plan = PlacementPlan { models: models.collect() };
+        if find_violation(problem, &plan).is_none() {
+            let latency = evaluate_placement(problem, &plan).latency_seconds;
             best = Some(best.map_or(latency, |best: f64| best.min(latency)));
         }
         let Some(at) = nodes.iter().position(|&node| node + 1 < problem.nodes.len()) else {
@@ -147,10 +148,10 @@ fn meets_trying_everything_with_several_models() {
         match (exact(&problem), by_trying(&problem)) {
             (Ok(found), Some(best)) => {
                 assert!(close(found.latency_seconds, best), "{seed}: {found:?}, not {best}");
-                assert!(found.proved, "{seed}: {:?}", found.gap());
+                assert!(found.proved, "{seed}: {:?}", found.optimality_gap());
                 solved += 1;
                 let alone = problem.models.iter().map(|model| {
-                    let alone = Problem { models: vec![model.clone()], ..problem.clone() };
+                    let alone = PlacementProblem { models: vec![model.clone()], ..problem.clone() };
                     exact(&alone).unwrap().latency_seconds * model.weight
                 });
                 let weights: f64 = problem.models.iter().map(|model| model.weight).sum();
@@ -170,7 +171,7 @@ fn more_of_anything_is_never_worse() {
         let problem = random(seed, 1 + (seed % 3) as usize, 5, 5);
         let Ok(before) = exact(&problem) else { continue };
         let mut random = Random::new(seed);
-        let node = random.below(problem.nodes.len() as u64) as usize;
+        let node = random.next_below(problem.nodes.len() as u64) as usize;
         let mut faster = problem.clone();
         faster.nodes[node].flops_per_second =
             faster.nodes[node].flops_per_second.map(|speed| speed * 1.5);
@@ -199,23 +200,33 @@ fn planning_again_changes_nothing() {
     for seed in 0..200 {
         let mut problem = random(seed, 1 + (seed % 3) as usize, 5, 5);
         let mut random = Random::new(seed);
-        problem.moving = Moving {
-            layer_ms: random.below(50) as f64,
-            bits_per_second: if random.below(2) == 0 { 0.0 } else { 100.0 },
-            requests: 1.0 + random.below(20) as f64,
-            least_gain: random.unit() * 0.1,
+        problem.moving = MigrationCost {
+            layer_ms: random.next_below(50) as f64,
+            bits_per_second: if random.next_below(2) == 0 { 0.0 } else { 100.0 },
+            requests: 1.0 + random.next_below(20) as f64,
+            least_gain: random.next_fraction() * 0.1,
         };
         let Ok(first) = exact(&problem) else { continue };
         assert_eq!(exact(&problem).unwrap().plan, first.plan, "{seed}: not the same twice");
         // The network becomes another one, and back.
         let mut other = problem.clone();
         for cell in other.latency_ms.iter_mut().flatten().flatten() {
-            *cell *= 0.2 + 2.0 * random.unit();
+            *cell *= 0.2 + 2.0 * random.next_fraction();
         }
         let previous = Some(&first.plan);
-        let second = plan(&Exact, &other, &Options { previous, ..Options::default() }).unwrap();
+        let second = plan_placement(
+            &ExactPlacement,
+            &other,
+            &PlacementOptions { previous, ..PlacementOptions::default() },
+        )
+        .unwrap();
         let previous = Some(&second.plan);
-        let third = plan(&Exact, &other, &Options { previous, ..Options::default() }).unwrap();
+        let third = plan_placement(
+            &ExactPlacement,
+            &other,
+            &PlacementOptions { previous, ..PlacementOptions::default() },
+        )
+        .unwrap();
         assert_eq!(third.plan, second.plan, "{seed}");
         assert!(third.kept, "{seed}");
     }
@@ -236,14 +247,14 @@ fn noise_does_not_move_layers() {
     for _ in 0..100 {
         let mut measured = problem.clone();
         for cell in measured.throughput_bits_per_second.iter_mut().flatten().flatten() {
-            *cell *= 0.95 + 0.1 * random.unit();
+            *cell *= 0.95 + 0.1 * random.next_fraction();
         }
-        let options = Options { previous: Some(&today), ..Options::default() };
-        let next = plan(&Exact, &measured, &options).unwrap();
-        flapping += moved(&measured, &today, &next.plan).0;
+        let options = PlacementOptions { previous: Some(&today), ..PlacementOptions::default() };
+        let next = plan_placement(&ExactPlacement, &measured, &options).unwrap();
+        flapping += moving_cost(&measured, &today, &next.plan).0;
         today = next.plan;
         let without = exact(&measured).unwrap().plan;
-        free += moved(&measured, &before, &without).0;
+        free += moving_cost(&measured, &before, &without).0;
         before = without;
     }
     assert!(free > 50, "the noise is too small to say anything: {free}");
@@ -263,13 +274,17 @@ fn says_how_far_it_can_be_from_the_optimum_when_stopped() {
     }
     let optimum = exact(&problem).unwrap();
     assert!(optimum.proved);
-    let limit = Limit::new(&|| true);
-    match plan(&Exact, &problem, &Options { limit, ..Options::default() }) {
+    let limit = SearchLimit::new(&|| true);
+    match plan_placement(
+        &ExactPlacement,
+        &problem,
+        &PlacementOptions { limit, ..PlacementOptions::default() },
+    ) {
         Ok(stopped) => {
             let bound = stopped.bound_seconds.unwrap();
             assert!(bound <= optimum.latency_seconds * (1.0 + 1e-9));
             assert!(stopped.latency_seconds >= optimum.latency_seconds * (1.0 - 1e-9));
-            assert!(stopped.gap().unwrap() < 0.5, "{:?}", stopped.gap());
+            assert!(stopped.optimality_gap().unwrap() < 0.5, "{:?}", stopped.optimality_gap());
         }
         Err(error) => panic!("{error}"),
     }

@@ -3,23 +3,24 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use tessera_core::Random;
-use tessera_plan::Limit;
+use tessera_plan::SearchLimit;
 use tessera_plan::residency::{
-    Gpu, Layer, NvLink, Plan, Planned, Problem, Residency, algorithm_1_as_printed, random, server,
-    shape, simulate, strategies, strategy,
+    NvLink, Residency, ResidencyLayer, ResidencyPlan, ResidencyProblem, ResidencySolution,
+    ServerGpu, algorithm_1_as_printed, deepplan_server, find_residency_strategy, named_profile,
+    random_residency_problem, residency_strategies, simulate_residency,
 };
 
 const HERE: Residency = Residency::Loaded { through: 0 };
 const THERE: Residency = Residency::Loaded { through: 1 };
 const DIRECT: Residency = Residency::Direct;
 
-fn layer(name: &str, load_us: f64, in_memory_us: f64, direct_us: Option<f64>) -> Layer {
-    Layer { name: name.to_owned(), bytes: load_us * 1e3, load_us, in_memory_us, direct_us }
+fn layer(name: &str, load_us: f64, in_memory_us: f64, direct_us: Option<f64>) -> ResidencyLayer {
+    ResidencyLayer { name: name.to_owned(), bytes: load_us * 1e3, load_us, in_memory_us, direct_us }
 }
 
 /// Three layers, small enough to compute by hand.
-fn three() -> Problem {
-    Problem::of(vec![
+fn three() -> ResidencyProblem {
+    ResidencyProblem::with_one_gpu(vec![
         layer("a", 10.0, 2.0, Some(5.0)),
         layer("b", 20.0, 3.0, Some(8.0)),
         layer("c", 30.0, 4.0, None),
@@ -27,13 +28,13 @@ fn three() -> Problem {
 }
 
 /// Two GPUs with a link of 10 GB/s.
-fn three_on_two(switches: [&str; 2]) -> Problem {
-    let gpu = |name: &str, switch: &str| Gpu {
+fn three_on_two(switches: [&str; 2]) -> ResidencyProblem {
+    let gpu = |name: &str, switch: &str| ServerGpu {
         name: name.to_owned(),
         switch: switch.to_owned(),
         memory_bytes: None,
     };
-    Problem {
+    ResidencyProblem {
         gpus: vec![gpu("one", switches[0]), gpu("two", switches[1])],
         nvlinks: vec![NvLink {
             between: ["one".to_owned(), "two".to_owned()],
@@ -43,54 +44,55 @@ fn three_on_two(switches: [&str; 2]) -> Problem {
     }
 }
 
-fn pipelined(layers: &[Residency]) -> Plan {
-    Plan { layers: layers.to_vec(), pipelined: true }
+fn pipelined(layers: &[Residency]) -> ResidencyPlan {
+    ResidencyPlan { layers: layers.to_vec(), pipelined: true }
 }
 
-fn plan(name: &str, problem: &Problem) -> Planned {
-    strategy(name).unwrap().plan(problem, None, &Limit::none()).unwrap()
+fn plan(name: &str, problem: &ResidencyProblem) -> ResidencySolution {
+    find_residency_strategy(name).unwrap().find_plan(problem, None, &SearchLimit::none()).unwrap()
 }
 
 fn assert_close(one: f64, other: f64) {
     assert!((one - other).abs() <= 1e-9 * one.abs().max(1.0), "{one} is not {other}");
 }
 
-/// A random problem with some of what can be: several GPUs, short memory, layers quicker from the host.
-fn varied(layers: usize, seed: u64) -> Problem {
+/// A random problem with some of what can be: several GPUs, short memory, layers quicker from the
+/// host.
+fn varied(layers: usize, seed: u64) -> ResidencyProblem {
     let mut dice = Random::new(seed ^ 0x5eed);
-    let mut problem = random(layers, seed);
+    let mut problem = random_residency_problem(layers, seed);
     for layer in &mut problem.layers {
-        if layer.direct_us.is_some() && dice.below(8) == 0 {
-            layer.direct_us = Some(layer.in_memory_us * dice.unit());
+        if layer.direct_us.is_some() && dice.next_below(8) == 0 {
+            layer.direct_us = Some(layer.in_memory_us * dice.next_fraction());
         }
     }
-    (problem.gpus, problem.nvlinks) = server(1 + dice.below(6) as usize);
-    problem.nvlinks.retain(|_| dice.below(5) > 0);
+    (problem.gpus, problem.nvlinks) = deepplan_server(1 + dice.next_below(6) as usize);
+    problem.nvlinks.retain(|_| dice.next_below(5) > 0);
     for link in &mut problem.nvlinks {
-        link.bytes_per_second = 2e9 * 40f64.powf(dice.unit());
+        link.bytes_per_second = 2e9 * 40f64.powf(dice.next_fraction());
     }
     let all: f64 = problem.layers.iter().map(|layer| layer.bytes).sum();
     let must: f64 = problem
         .layers
         .iter()
-        .filter(|layer| layer.direct().is_none())
+        .filter(|layer| layer.direct_time().is_none())
         .map(|layer| layer.bytes)
         .sum();
-    if dice.below(2) == 0 {
-        problem.gpus[0].memory_bytes = Some(must + (all - must) * dice.unit());
+    if dice.next_below(2) == 0 {
+        problem.gpus[0].memory_bytes = Some(must + (all - must) * dice.next_fraction());
     }
     for gpu in problem.gpus.iter_mut().skip(1) {
-        if dice.below(3) == 0 {
-            gpu.memory_bytes = Some(all * dice.unit());
+        if dice.next_below(3) == 0 {
+            gpu.memory_bytes = Some(all * dice.next_fraction());
         }
     }
-    problem.check().unwrap();
+    problem.check_consistency().unwrap();
     problem
 }
 
 #[test]
 fn loading_before_running_takes_the_sum_of_both() {
-    let run = simulate(&three(), &plan("load-then-run", &three()).plan).unwrap();
+    let run = simulate_residency(&three(), &plan("load-then-run", &three()).plan).unwrap();
     assert_close(run.total_us, 69.0);
     assert_close(run.stall_us, 60.0);
     assert_close(run.gpu_bytes, 60e3);
@@ -98,7 +100,7 @@ fn loading_before_running_takes_the_sum_of_both() {
 
 #[test]
 fn a_pipeline_waits_for_each_layer_that_comes_after_the_one_before_has_run() {
-    let run = simulate(&three(), &pipelined(&[HERE, HERE, HERE])).unwrap();
+    let run = simulate_residency(&three(), &pipelined(&[HERE, HERE, HERE])).unwrap();
     let stalls: Vec<f64> = run.layers.iter().map(|layer| layer.stall_us).collect();
     assert_eq!(stalls, [10.0, 18.0, 27.0]);
     assert_close(run.total_us, 64.0);
@@ -107,7 +109,7 @@ fn a_pipeline_waits_for_each_layer_that_comes_after_the_one_before_has_run() {
 
 #[test]
 fn a_layer_on_the_host_runs_at_once_and_lets_later_ones_load_sooner() {
-    let run = simulate(&three(), &pipelined(&[DIRECT, HERE, HERE])).unwrap();
+    let run = simulate_residency(&three(), &pipelined(&[DIRECT, HERE, HERE])).unwrap();
     assert_eq!((run.layers[0].start_us, run.layers[0].end_us), (0.0, 5.0));
     assert!(run.layers[0].load.is_none());
     let load = run.layers[1].load.unwrap();
@@ -122,7 +124,7 @@ fn a_layer_on_the_host_runs_at_once_and_lets_later_ones_load_sooner() {
 #[test]
 fn a_second_gpu_loads_beside_the_first_and_forwards_over_nvlink() {
     let problem = three_on_two(["0", "1"]);
-    let run = simulate(&problem, &pipelined(&[HERE, HERE, THERE])).unwrap();
+    let run = simulate_residency(&problem, &pipelined(&[HERE, HERE, THERE])).unwrap();
     let forward = run.layers[2].forward.unwrap();
     assert_eq!((forward.start_us, forward.end_us), (30.0, 33.0));
     // "b" is there at 30 and runs until 33, when "c" is there, too.
@@ -134,21 +136,21 @@ fn a_second_gpu_loads_beside_the_first_and_forwards_over_nvlink() {
 #[test]
 fn gpus_below_one_switch_load_at_half_the_rate() {
     let problem = three_on_two(["0", "0"]);
-    let run = simulate(&problem, &pipelined(&[HERE, HERE, THERE])).unwrap();
+    let run = simulate_residency(&problem, &pipelined(&[HERE, HERE, THERE])).unwrap();
     let ends: Vec<f64> = run.layers.iter().map(|layer| layer.load.unwrap().end_us).collect();
     assert_eq!(ends, [20.0, 60.0, 60.0]);
     assert_close(run.total_us, 67.0);
     // So no strategy lets the second one help.
-    for strategy in strategies() {
-        let planned = strategy.plan(&problem, None, &Limit::none()).unwrap();
-        assert_eq!(planned.plan.gpus(&problem), 1, "{}", strategy.name());
+    for strategy in residency_strategies() {
+        let planned = strategy.find_plan(&problem, None, &SearchLimit::none()).unwrap();
+        assert_eq!(planned.plan.loading_gpus(&problem), 1, "{}", strategy.name());
     }
 }
 
 #[test]
 fn a_stream_that_ends_leaves_the_switch_to_the_others() {
     let problem = three_on_two(["0", "0"]);
-    let run = simulate(&problem, &pipelined(&[THERE, HERE, HERE])).unwrap();
+    let run = simulate_residency(&problem, &pipelined(&[THERE, HERE, HERE])).unwrap();
     let ends: Vec<f64> = run.layers.iter().map(|layer| layer.load.unwrap().end_us).collect();
     // 20 µs together, then the first alone: 10 of "b" are left, and 30 of "c".
     assert_eq!(ends, [20.0, 30.0, 60.0]);
@@ -158,12 +160,13 @@ fn a_stream_that_ends_leaves_the_switch_to_the_others() {
 fn layers_wait_on_a_helper_until_its_link_is_free() {
     let mut problem = three_on_two(["0", "1"]);
     problem.nvlinks[0].bytes_per_second = 0.5e9;
-    let run = simulate(&problem, &pipelined(&[THERE, THERE, HERE])).unwrap();
+    let run = simulate_residency(&problem, &pipelined(&[THERE, THERE, HERE])).unwrap();
     // "a" passes from 10 to 30, "b" is loaded at 30 and passes from 30 to 70.
     assert_close(run.layers[1].forward.unwrap().end_us, 70.0);
     assert_eq!(run.temporary_bytes, [0.0, 30e3]);
     problem.gpus[1].memory_bytes = Some(25e3);
-    let error = simulate(&problem, &pipelined(&[THERE, THERE, HERE])).unwrap_err().to_string();
+    let error =
+        simulate_residency(&problem, &pipelined(&[THERE, THERE, HERE])).unwrap_err().to_string();
     assert!(error.contains("\"two\"") && error.contains("30000 bytes"), "{error}");
 }
 
@@ -171,7 +174,7 @@ fn layers_wait_on_a_helper_until_its_link_is_free() {
 fn direct_host_access_is_never_slower_than_the_pipeline_on_1000_random_profiles() {
     let mut gained = 0;
     for seed in 0..1000 {
-        let problem = random(1 + seed as usize % 90, seed);
+        let problem = random_residency_problem(1 + seed as usize % 90, seed);
         let (pipeline, direct) = (plan("pipeline", &problem), plan("direct-host-access", &problem));
         assert!(direct.total_us <= pipeline.total_us, "seed {seed}");
         gained += usize::from(direct.total_us < 0.9 * pipeline.total_us);
@@ -198,16 +201,17 @@ fn what_knows_more_ways_is_never_slower() {
 fn every_plan_is_valid_and_planning_again_with_it_changes_nothing() {
     for seed in 0..120 {
         let problem = varied(1 + seed as usize % 12, 1000 + seed);
-        for strategy in strategies() {
-            let planned = strategy.plan(&problem, None, &Limit::none()).unwrap();
-            let run = simulate(&problem, &planned.plan).unwrap();
+        for strategy in residency_strategies() {
+            let planned = strategy.find_plan(&problem, None, &SearchLimit::none()).unwrap();
+            let run = simulate_residency(&problem, &planned.plan).unwrap();
             assert_close(run.total_us, planned.total_us);
             let memory = problem.gpus[0].memory_bytes.unwrap_or(f64::INFINITY);
             assert!(run.gpu_bytes <= memory * (1.0 + 1e-9), "{} seed {seed}", strategy.name());
             for (gpu, bytes) in problem.gpus.iter().zip(&run.temporary_bytes) {
                 assert!(*bytes <= gpu.memory_bytes.unwrap_or(f64::INFINITY) * (1.0 + 1e-9));
             }
-            let again = strategy.plan(&problem, Some(&planned.plan), &Limit::none()).unwrap();
+            let again =
+                strategy.find_plan(&problem, Some(&planned.plan), &SearchLimit::none()).unwrap();
             assert_eq!(again.plan, planned.plan, "{} seed {seed}", strategy.name());
         }
     }
@@ -215,37 +219,46 @@ fn every_plan_is_valid_and_planning_again_with_it_changes_nothing() {
 
 #[test]
 fn a_previous_plan_that_is_as_good_is_kept_and_a_worse_one_is_not() {
-    let problem = Problem::of(vec![layer("a", 10.0, 2.0, Some(12.0)), layer("b", 1.0, 2.0, None)]);
+    let problem = ResidencyProblem::with_one_gpu(vec![
+        layer("a", 10.0, 2.0, Some(12.0)),
+        layer("b", 1.0, 2.0, None),
+    ]);
     // "a" from the host ends at 12, as it does loaded; and "b" is there by then either way.
     let direct = pipelined(&[DIRECT, HERE]);
     let name = "direct-host-access";
     assert_eq!(plan(name, &problem).plan, pipelined(&[HERE, HERE]));
-    let kept = strategy(name).unwrap().plan(&problem, Some(&direct), &Limit::none()).unwrap();
+    let kept = find_residency_strategy(name)
+        .unwrap()
+        .find_plan(&problem, Some(&direct), &SearchLimit::none())
+        .unwrap();
     assert_eq!(kept.plan, direct);
     let worse = pipelined(&[HERE, HERE, HERE]);
-    let kept = strategy(name).unwrap().plan(&three(), Some(&worse), &Limit::none()).unwrap();
+    let kept = find_residency_strategy(name)
+        .unwrap()
+        .find_plan(&three(), Some(&worse), &SearchLimit::none())
+        .unwrap();
     assert_close(kept.total_us, 34.0);
 }
 
 /// The total of the quickest of all plans with at most one helper.
-fn quickest(problem: &Problem, helper: Option<usize>) -> f64 {
-    let ways = |layer: &Layer| {
-        let mut ways = vec![HERE];
+fn quickest(problem: &ResidencyProblem, helper: Option<usize>) -> f64 {
+    let options = |layer: &ResidencyLayer| {
+        let mut options = vec![HERE];
         if layer.bytes > 0.0 {
-            ways.extend(helper.map(|through| Residency::Loaded { through }));
-            ways.extend(layer.direct().map(|_| DIRECT));
+            options.extend(helper.map(|through| Residency::Loaded { through }));
+            options.extend(layer.direct_time().map(|_| DIRECT));
         }
-        ways
+        options
     };
-    let ways: Vec<Vec<Residency>> = problem.layers.iter().map(ways).collect();
-    let count: usize = ways.iter().map(Vec::len).product();
+    let options: Vec<Vec<Residency>> = problem.layers.iter().map(options).collect();
+    let count: usize = options.iter().map(Vec::len).product();
     let total = |mut number: usize| {
-        let mut layers = Vec::with_capacity(ways.len());
-        for ways in &ways {
-            layers.push(ways[number % ways.len()]);
-            number /= ways.len();
+        let mut layers = Vec::with_capacity(options.len());
+        for options in &options {
+            layers.push(options[number % options.len()]);
+            number /= options.len();
         }
-        simulate(problem, &pipelined(&layers)).map_or(f64::INFINITY, |run| run.total_us)
+        simulate_residency(problem, &pipelined(&layers)).map_or(f64::INFINITY, |run| run.total_us)
     };
     (0..count).map(total).fold(f64::INFINITY, f64::min)
 }
@@ -267,7 +280,7 @@ fn exact_finds_what_trying_everything_with_a_second_gpu_finds() {
     for seed in 0..60 {
         let mut problem = varied(1 + seed as usize % 6, 3000 + seed);
         let memory = problem.gpus[0].memory_bytes;
-        (problem.gpus, problem.nvlinks) = server(3);
+        (problem.gpus, problem.nvlinks) = deepplan_server(3);
         problem.gpus[0].memory_bytes = memory;
         problem.nvlinks.iter_mut().for_each(|link| link.bytes_per_second = 8e9 + seed as f64 * 1e9);
         let exact = plan("exact", &problem);
@@ -281,8 +294,8 @@ fn nothing_is_quicker_than_exact() {
     for seed in 0..60 {
         let problem = varied(3 + seed as usize % 12, 4000 + seed);
         let exact = plan("exact", &problem);
-        for strategy in strategies() {
-            let total = strategy.plan(&problem, None, &Limit::none()).unwrap().total_us;
+        for strategy in residency_strategies() {
+            let total = strategy.find_plan(&problem, None, &SearchLimit::none()).unwrap().total_us;
             assert!(exact.total_us <= total * (1.0 + 1e-9), "{} seed {seed}", strategy.name());
         }
     }
@@ -291,7 +304,7 @@ fn nothing_is_quicker_than_exact() {
 #[test]
 fn direct_host_access_is_close_to_the_optimum() {
     let loss = |seed: u64| {
-        let problem = random(25, 5000 + seed);
+        let problem = random_residency_problem(25, 5000 + seed);
         plan("direct-host-access", &problem).total_us / plan("exact", &problem).total_us - 1.0
     };
     let mean = (0..100).map(loss).sum::<f64>() / 100.0;
@@ -303,18 +316,18 @@ fn quicker_loads_runs_and_links_and_more_memory_never_make_the_optimum_worse() {
     for seed in 0..60 {
         let problem = varied(2 + seed as usize % 8, 6000 + seed);
         let known = plan("exact", &problem).total_us;
-        let changes: [fn(&mut Problem); 5] = [
+        let changes: [fn(&mut ResidencyProblem); 5] = [
             |problem| problem.layers.iter_mut().for_each(|layer| layer.load_us *= 0.8),
             |problem| problem.layers.iter_mut().for_each(|layer| layer.in_memory_us *= 0.8),
             |problem| {
-                let direct = |layer: &mut Layer| {
+                let direct = |layer: &mut ResidencyLayer| {
                     layer.direct_us = layer.direct_us.map(|direct| direct * 0.8);
                 };
                 problem.layers.iter_mut().for_each(direct);
             },
             |problem| problem.nvlinks.iter_mut().for_each(|link| link.bytes_per_second *= 1.5),
             |problem| {
-                let memory = |gpu: &mut Gpu| {
+                let memory = |gpu: &mut ServerGpu| {
                     gpu.memory_bytes = gpu.memory_bytes.map(|memory| memory * 1.3);
                 };
                 problem.gpus.iter_mut().take(1).for_each(memory);
@@ -331,20 +344,23 @@ fn quicker_loads_runs_and_links_and_more_memory_never_make_the_optimum_worse() {
 
 #[test]
 fn a_search_that_is_stopped_gives_its_best_plan_with_a_bound() {
-    let problem = shape("bert-base", 0).unwrap();
+    let problem = named_profile("bert-base", 0).unwrap();
     let stop = || true;
-    let planned = strategy("exact").unwrap().plan(&problem, None, &Limit::new(&stop)).unwrap();
+    let planned = find_residency_strategy("exact")
+        .unwrap()
+        .find_plan(&problem, None, &SearchLimit::new(&stop))
+        .unwrap();
     let bound = planned.bound_us.unwrap();
     assert!(!planned.proved);
     assert!(bound < planned.total_us);
     assert!(planned.total_us < bound * 1.05, "{} {bound}", planned.total_us);
     assert!(planned.total_us <= plan("parallel-direct", &problem).total_us);
-    simulate(&problem, &planned.plan).unwrap();
+    simulate_residency(&problem, &planned.plan).unwrap();
 }
 
 #[test]
 fn bert_base_has_the_papers_load_and_run_times_and_strategies_gain_on_it() {
-    let mut problem = shape("bert-base", 0).unwrap();
+    let mut problem = named_profile("bert-base", 0).unwrap();
     assert_eq!(problem.layers.len(), 199);
     let (load, run) = problem
         .layers
@@ -354,10 +370,11 @@ fn bert_base_has_the_papers_load_and_run_times_and_strategies_gain_on_it() {
     assert!((run - 9_350.0).abs() < 100.0, "{run}");
     let total = |name: &str| plan(name, &problem).total_us;
     // The printed algorithm, which ours improves upon.
-    let printed = simulate(&problem, &algorithm_1_as_printed(&problem).unwrap()).unwrap().total_us;
+    let printed =
+        simulate_residency(&problem, &algorithm_1_as_printed(&problem).unwrap()).unwrap().total_us;
     assert!(total("direct-host-access") < printed && printed < 0.8 * total("pipeline"));
     assert!(total("parallel-direct") < 0.55 * total("direct-host-access"));
-    (problem.gpus, problem.nvlinks) = server(1);
+    (problem.gpus, problem.nvlinks) = deepplan_server(1);
     let exact = plan("exact", &problem);
     assert!(exact.proved);
     assert!(plan("direct-host-access", &problem).total_us < 1.01 * exact.total_us);
@@ -376,7 +393,7 @@ fn what_does_not_fit_stays_on_the_host() {
 
 #[test]
 fn a_bad_problem_is_refused_with_the_field_at_fault() {
-    type Case = (fn(&mut Problem), &'static str);
+    type Case = (fn(&mut ResidencyProblem), &'static str);
     let cases: [Case; 18] = [
         (|p| p.layers.clear(), "layers: none"),
         (|p| p.layers[1].name = "a".to_owned(), "layers[1].name: \"a\" is there twice"),
@@ -402,9 +419,9 @@ fn a_bad_problem_is_refused_with_the_field_at_fault() {
     ];
     for (spoil, expected) in cases {
         let mut problem = three_on_two(["0", "1"]);
-        problem.check().unwrap();
+        problem.check_consistency().unwrap();
         spoil(&mut problem);
-        let error = problem.check().unwrap_err().to_string();
+        let error = problem.check_consistency().unwrap_err().to_string();
         assert!(error.contains(expected), "{error} does not say {expected}");
     }
 }
@@ -426,7 +443,7 @@ fn a_bad_plan_is_refused_with_the_layer_at_fault() {
         (vec![HERE, HERE, HERE], "60000 bytes are loaded, and GPU \"one\" has 50000"),
     ];
     for (layers, expected) in cases {
-        let error = simulate(&problem, &pipelined(&layers)).unwrap_err().to_string();
+        let error = simulate_residency(&problem, &pipelined(&layers)).unwrap_err().to_string();
         assert!(error.contains(expected), "{error} does not say {expected}");
     }
 }
@@ -434,27 +451,27 @@ fn a_bad_plan_is_refused_with_the_layer_at_fault() {
 #[test]
 fn a_problem_file_needs_no_more_than_layers() {
     let text = r#"{"layers": [{"name": "a", "in_memory_us": 2}]}"#;
-    let problem: Problem = serde_json::from_str(text).unwrap();
-    problem.check().unwrap();
+    let problem: ResidencyProblem = serde_json::from_str(text).unwrap();
+    problem.check_consistency().unwrap();
     assert_close(plan("exact", &problem).total_us, 2.0);
     let text =
         r#"{"layers": [], "gpus": [{"name": "x", "switch": 3}, {"name": "y", "switch": "3"}]}"#;
-    let problem: Problem = serde_json::from_str(text).unwrap();
+    let problem: ResidencyProblem = serde_json::from_str(text).unwrap();
     assert_eq!(problem.gpus[0].switch, problem.gpus[1].switch);
     for (text, expected) in [
         (r#"{"layers": [], "gpu": 1}"#, "unknown field `gpu`"),
         (r#"{"layers": [{"name": "a"}]}"#, "missing field `in_memory_us`"),
         (r#"{"layers": [], "gpus": [{"switch": -1}]}"#, "switch: -1"),
     ] {
-        let error = serde_json::from_str::<Problem>(text).unwrap_err().to_string();
+        let error = serde_json::from_str::<ResidencyProblem>(text).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
 }
 
 #[test]
-fn an_unknown_strategy_or_shape_is_refused_with_those_there_are() {
-    let error = strategy("fast").err().unwrap().to_string();
+fn an_unknown_strategy_or_profile_is_refused_with_those_there_are() {
+    let error = find_residency_strategy("fast").err().unwrap().to_string();
     assert!(error.contains("\"fast\"") && error.contains("parallel-direct"), "{error}");
-    let error = shape("gpt-9", 0).unwrap_err().to_string();
+    let error = named_profile("gpt-9", 0).unwrap_err().to_string();
     assert!(error.contains("\"gpt-9\"") && error.contains("bert-base"), "{error}");
 }

@@ -6,16 +6,17 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use tessera_core::Random;
-use tessera_plan::Limit;
+use tessera_plan::SearchLimit;
 use tessera_plan::sharing::{
-    Agreement, Block, Plan, Problem, Published, Scenario, Step, Strategy, Task, indices, judge,
-    mean_path_sharing_percent, plan,
+    Agreement, PublishedFigures, SharingBlock, SharingPlan, SharingProblem, SharingScenario,
+    SharingStep, SharingStrategy, SharingTask, evaluate_sharing, mean_path_sharing_percent,
+    path_indices, plan_sharing,
 };
 
 const MB: f64 = 1e6;
 
-fn block(name: &str, megabytes: f64, overhead: f64) -> Block {
-    Block {
+fn block(name: &str, megabytes: f64, overhead: f64) -> SharingBlock {
+    SharingBlock {
         name: name.to_owned(),
         bytes: megabytes * MB,
         overhead_bytes: overhead * MB,
@@ -24,18 +25,18 @@ fn block(name: &str, megabytes: f64, overhead: f64) -> Block {
     }
 }
 
-fn task(name: &str, count: f64, path: &[&str]) -> Task {
-    Task {
+fn task(name: &str, count: f64, path: &[&str]) -> SharingTask {
+    SharingTask {
         name: name.to_owned(),
         count,
         rate_per_second: 1.0,
-        path: path.iter().map(|step| Step::from((*step).to_owned())).collect(),
+        path: path.iter().map(|step| SharingStep::from((*step).to_owned())).collect(),
         whole: None,
     }
 }
 
-fn problem(context: f64, blocks: Vec<Block>, tasks: Vec<Task>) -> Problem {
-    Problem {
+fn problem(context: f64, blocks: Vec<SharingBlock>, tasks: Vec<SharingTask>) -> SharingProblem {
+    SharingProblem {
         context_bytes: context * MB,
         blocks,
         tasks,
@@ -45,12 +46,12 @@ fn problem(context: f64, blocks: Vec<Block>, tasks: Vec<Task>) -> Problem {
     }
 }
 
-fn planned(problem: &Problem, strategy: Strategy) -> Plan {
-    plan(problem, strategy, None, &Limit::none()).unwrap()
+fn planned(problem: &SharingProblem, strategy: SharingStrategy) -> SharingPlan {
+    plan_sharing(problem, strategy, None, &SearchLimit::none()).unwrap()
 }
 
 /// The three classes of the thesis: nothing, half and three quarters of the path shared.
-fn thesis(blocks: Vec<Block>) -> Problem {
+fn thesis(blocks: Vec<SharingBlock>) -> SharingProblem {
     let classes = [
         ("a", ["own whole"].as_slice()),
         ("b", &["b1", "b2", "own b3", "own b4"]),
@@ -58,12 +59,12 @@ fn thesis(blocks: Vec<Block>) -> Problem {
     ];
     let tasks = classes.map(|(name, path)| {
         let whole = (name != "a").then(|| "whole".to_owned());
-        Task { whole, ..task(name, 1.0, path) }
+        SharingTask { whole, ..task(name, 1.0, path) }
     });
     problem(370.0, blocks, tasks.to_vec())
 }
 
-fn resnet50() -> Problem {
+fn resnet50() -> SharingProblem {
     thesis(vec![
         block("b1", 3.0, 20.0),
         block("b2", 3.0, 20.0),
@@ -73,7 +74,7 @@ fn resnet50() -> Problem {
     ])
 }
 
-fn resnet152() -> Problem {
+fn resnet152() -> SharingProblem {
     thesis(vec![
         block("b1", 5.9, 18.6),
         block("b2", 5.9, 18.6),
@@ -95,7 +96,8 @@ const CLASSES: [[f64; 3]; 8] = [
     [90.0, 5.0, 5.0],
 ];
 
-const COLUMNS: [Strategy; 3] = [Strategy::PerBlock, Strategy::FusedShared, Strategy::Fused];
+const COLUMNS: [SharingStrategy; 3] =
+    [SharingStrategy::PerBlock, SharingStrategy::FusedShared, SharingStrategy::Fused];
 
 /// The columns of [`COLUMNS`] in megabytes, the traditional one, and what each of the three saves.
 type Row = ([f64; 3], f64, [f64; 3]);
@@ -122,9 +124,9 @@ const TABLE_4_6: [Row; 8] = [
     ([69198.0, 68801.0, 66746.0], 66830.0, [-3.54, -2.96, 0.13]),
 ];
 
-fn in_numbers(problem: &Problem, counts: [f64; 3]) -> Problem {
+fn in_numbers(problem: &SharingProblem, counts: [f64; 3]) -> SharingProblem {
     let names = ["a", "b", "c"].map(str::to_owned);
-    let scenario = Scenario {
+    let scenario = SharingScenario {
         name: "numbers".to_owned(),
         counts: names.into_iter().zip(counts).collect(),
         published: BTreeMap::new(),
@@ -134,19 +136,22 @@ fn in_numbers(problem: &Problem, counts: [f64; 3]) -> Problem {
 }
 
 /// The cells where our figures are not the published ones: scenario, and what differs.
-fn different(problem: &Problem, table: &[Row; 8]) -> Vec<(usize, &'static str, &'static str)> {
+fn different(
+    problem: &SharingProblem,
+    table: &[Row; 8],
+) -> Vec<(usize, &'static str, &'static str)> {
     let mut found = Vec::new();
     for (number, (counts, (bytes, traditional, savings))) in CLASSES.iter().zip(table).enumerate() {
         let problem = in_numbers(problem, *counts);
-        let whole = planned(&problem, Strategy::Traditional).memory;
-        let published = Published { bytes: traditional * MB, saving_percent: None };
-        if !published.agreement(&whole, &whole).bytes {
+        let whole = planned(&problem, SharingStrategy::Traditional).memory;
+        let published = PublishedFigures { bytes: traditional * MB, saving_percent: None };
+        if !published.compare_with(&whole, &whole).bytes {
             found.push((number + 1, "traditional", "bytes"));
         }
         for ((strategy, bytes), saving) in COLUMNS.into_iter().zip(bytes).zip(savings) {
             let ours = planned(&problem, strategy).memory;
-            let published = Published { bytes: bytes * MB, saving_percent: Some(*saving) };
-            let Agreement { bytes, saving } = published.agreement(&ours, &whole);
+            let published = PublishedFigures { bytes: bytes * MB, saving_percent: Some(*saving) };
+            let Agreement { bytes, saving } = published.compare_with(&ours, &whole);
             found.extend((!bytes).then_some((number + 1, strategy.name(), "bytes")));
             found.extend((!saving).then_some((number + 1, strategy.name(), "saving")));
         }
@@ -154,8 +159,8 @@ fn different(problem: &Problem, table: &[Row; 8]) -> Vec<(usize, &'static str, &
     found
 }
 
-/// The cells that lack a task: 99 instead of 100 in the traditional figure of scenario 1, and a task
-/// of class C in the modular figures of scenario 5.
+/// The cells that lack a task: 99 instead of 100 in the traditional figure of scenario 1, and a
+/// task of class C in the modular figures of scenario 5.
 const OTHER_COUNTS: [(usize, &str, &str); 10] = [
     (1, "traditional", "bytes"),
     (1, "per-block", "saving"),
@@ -193,11 +198,11 @@ fn what_the_thesis_got_wrong_is_right_with_the_counts_and_digits_that_it_meant()
         (resnet50(), &TABLE_4_5, [(3, 0, 57689.0)].as_slice()),
         (resnet152(), &TABLE_4_6, &[(2, 0, 69327.0), (8, 1, 68810.0)]),
     ] {
-        let megabytes = |counts: [f64; 3], strategy: Strategy| {
+        let megabytes = |counts: [f64; 3], strategy: SharingStrategy| {
             (planned(&in_numbers(&base, counts), strategy).memory.total_bytes / MB).round()
         };
         // 100 tasks, though the modular ones are 99.
-        assert_eq!(megabytes([34.0, 33.0, 33.0], Strategy::Traditional), table[0].1);
+        assert_eq!(megabytes([34.0, 33.0, 33.0], SharingStrategy::Traditional), table[0].1);
         for (column, strategy) in COLUMNS.into_iter().enumerate() {
             // A task of class C is missing.
             assert_eq!(megabytes([1.0, 4.0, 94.0], strategy), table[4].0[column]);
@@ -211,7 +216,7 @@ fn what_the_thesis_got_wrong_is_right_with_the_counts_and_digits_that_it_meant()
 #[test]
 fn the_published_path_sharing_indices_follow_from_the_classes() {
     let problem = in_numbers(&resnet50(), CLASSES[4]);
-    let found = indices(&problem).unwrap();
+    let found = path_indices(&problem).unwrap();
     let sharing: Vec<f64> = found.iter().map(|index| index.path_sharing_percent).collect();
     assert_eq!(sharing, [0.0, 50.0, 75.0]);
     // 1 x 0, 4 x 50 and 95 x 75 over 100.
@@ -226,19 +231,20 @@ fn the_published_path_distribution_indices_follow_from_the_devices() {
         (["gpu0", "gpu1", "gpu2", "gpu3"], 100.0),
     ] {
         let names = ["b1", "b2", "b3", "b4"];
-        let blocks = names.iter().zip(devices).map(|(name, device)| Block {
+        let blocks = names.iter().zip(devices).map(|(name, device)| SharingBlock {
             device: Some(device.to_owned()),
             ..block(name, 1.0, 0.0)
         });
         let problem = problem(370.0, blocks.collect(), vec![task("t", 1.0, &names)]);
-        assert_eq!(indices(&problem).unwrap()[0].path_distribution_percent, expected);
+        assert_eq!(path_indices(&problem).unwrap()[0].path_distribution_percent, expected);
     }
 }
 
 #[test]
 fn one_process_saves_every_context_but_one() {
     let problem = in_numbers(&resnet50(), CLASSES[1]);
-    let [fused, one] = [Strategy::Fused, Strategy::OneProcess].map(|kind| planned(&problem, kind));
+    let [fused, one] =
+        [SharingStrategy::Fused, SharingStrategy::OneProcess].map(|kind| planned(&problem, kind));
     // A process per own model, per pair and per last block of class C, and b1 with b2, and b3.
     assert_eq!(fused.memory.processes, 10.0 + 30.0 + 60.0 + 2.0);
     assert_eq!(one.memory.processes, 1.0);
@@ -251,35 +257,36 @@ fn the_cheapest_grouping_holds_a_block_twice_where_a_context_costs_more() {
     let blocks = vec![block("b1", 100.0, 0.0), block("b2", 5.0, 0.0), block("b3", 100.0, 0.0)];
     let tasks = vec![task("x", 1.0, &["b1", "b2"]), task("y", 1.0, &["b2", "b3"])];
     let mut problem = problem(50.0, blocks, tasks);
-    let cheapest = planned(&problem, Strategy::Cheapest);
+    let cheapest = planned(&problem, SharingStrategy::Cheapest);
     assert_eq!(cheapest.memory.total_bytes, 2.0 * 50.0 * MB + 210.0 * MB);
-    assert_eq!(planned(&problem, Strategy::Fused).memory.total_bytes, 355.0 * MB);
+    assert_eq!(planned(&problem, SharingStrategy::Fused).memory.total_bytes, 355.0 * MB);
     assert!(cheapest.proved);
     // In one process there is no context to save.
-    let one = planned(&problem, Strategy::CheapestOneProcess);
+    let one = planned(&problem, SharingStrategy::CheapestOneProcess);
     assert_eq!(one.memory.weight_bytes, 205.0 * MB);
     // Unless hops are worth it: 2 hops of 100 us a second, at 30 kB per microsecond.
     (problem.hop_us, problem.hop_price_bytes) = (100.0, 0.03 * MB);
-    let one = planned(&problem, Strategy::CheapestOneProcess);
+    let one = planned(&problem, SharingStrategy::CheapestOneProcess);
     assert_eq!((one.memory.weight_bytes, one.tasks[0].hops), (210.0 * MB, 0));
 }
 
 /// A small problem whose paths take blocks in order, some of them own; some figures are zero.
-fn random(random: &mut Random, paths: u64, steps: u64) -> Problem {
-    let figure =
-        |random: &mut Random| if random.below(6) == 0 { 0.0 } else { random.below(100) as f64 };
+fn random(random: &mut Random, paths: u64, steps: u64) -> SharingProblem {
+    let figure = |random: &mut Random| {
+        if random.next_below(6) == 0 { 0.0 } else { random.next_below(100) as f64 }
+    };
     let names: Vec<String> = (0..steps + 2).map(|number| format!("b{number}")).collect();
     let blocks = names.iter().map(|name| {
         let (bytes, overhead) = (figure(random), figure(random) / 4.0);
         block(name, bytes, overhead)
     });
-    let mut blocks: Vec<Block> = blocks.collect();
+    let mut blocks: Vec<SharingBlock> = blocks.collect();
     blocks.push(block("whole", figure(random) * 3.0, 0.0));
     let tasks = (0..paths).map(|number| {
         let mut path: Vec<String> = Vec::new();
         for name in &names {
-            if path.len() < steps as usize && random.below(3) > 0 {
-                let own = if random.below(4) == 0 { "own " } else { "" };
+            if path.len() < steps as usize && random.next_below(3) > 0 {
+                let own = if random.next_below(4) == 0 { "own " } else { "" };
                 path.push(format!("{own}{name}"));
             }
         }
@@ -287,19 +294,20 @@ fn random(random: &mut Random, paths: u64, steps: u64) -> Problem {
             path.push("b0".to_owned());
         }
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
-        let whole = (random.below(5) == 0).then(|| "whole".to_owned());
-        let count = 1.0 + random.below(3) as f64;
-        Task { whole, ..task(&format!("t{number}"), count, &path) }
+        let whole = (random.next_below(5) == 0).then(|| "whole".to_owned());
+        let count = 1.0 + random.next_below(3) as f64;
+        SharingTask { whole, ..task(&format!("t{number}"), count, &path) }
     });
     let tasks = tasks.collect();
     let context = figure(random);
-    let (hop_us, hop_price_bytes) = (figure(random), if random.below(2) == 0 { 0.0 } else { 1e4 });
-    Problem { hop_us, hop_price_bytes, ..problem(context, blocks, tasks) }
+    let (hop_us, hop_price_bytes) =
+        (figure(random), if random.next_below(2) == 0 { 0.0 } else { 1e4 });
+    SharingProblem { hop_us, hop_price_bytes, ..problem(context, blocks, tasks) }
 }
 
-/// What a grouping costs, computed as the text of the module says it and not as the planner does: bit
-/// `i` of a path's number cuts it behind step `i`.
-fn cost(problem: &Problem, cuts: &[u32], is_one_process: bool) -> f64 {
+/// What a grouping costs, computed as the text of the module says it and not as the planner does:
+/// bit `i` of a path's number cuts it behind step `i`.
+fn cost(problem: &SharingProblem, cuts: &[u32], is_one_process: bool) -> f64 {
     let find = |name: &str| problem.blocks.iter().find(|block| block.name == name).unwrap();
     let mut units: BTreeMap<(Option<usize>, Vec<&str>), f64> = BTreeMap::new();
     let mut cost = 0.0;
@@ -333,7 +341,7 @@ fn cost(problem: &Problem, cuts: &[u32], is_one_process: bool) -> f64 {
     cost + contexts * problem.context_bytes + memory.sum::<f64>()
 }
 
-fn cheapest_by_trying_all(problem: &Problem, is_one_process: bool) -> f64 {
+fn cheapest_by_trying_all(problem: &SharingProblem, is_one_process: bool) -> f64 {
     let lengths: Vec<u32> = problem.tasks.iter().map(|task| task.path.len() as u32 - 1).collect();
     let all = 0..1_u32 << lengths.iter().sum::<u32>();
     let costs = all.map(|mut code| {
@@ -358,11 +366,11 @@ fn is_about(a: f64, b: f64) -> bool {
 fn the_cheapest_grouping_is_that_of_trying_all() {
     let mut numbers = Random::new(4);
     for round in 0..400 {
-        let paths = 1 + numbers.below(3);
+        let paths = 1 + numbers.next_below(3);
         let problem = random(&mut numbers, paths, 4);
-        for strategy in [Strategy::Cheapest, Strategy::CheapestOneProcess] {
+        for strategy in [SharingStrategy::Cheapest, SharingStrategy::CheapestOneProcess] {
             let found = planned(&problem, strategy);
-            let is_one_process = strategy == Strategy::CheapestOneProcess;
+            let is_one_process = strategy == SharingStrategy::CheapestOneProcess;
             let best = cheapest_by_trying_all(&problem, is_one_process);
             assert!(found.proved, "{round}: {strategy}");
             assert!(is_about(found.cost_bytes, best), "{round}: {} {best}", found.cost_bytes);
@@ -375,10 +383,10 @@ fn every_path_is_covered_once_and_nothing_costs_less_than_the_cheapest() {
     let mut numbers = Random::new(5);
     for round in 0..200 {
         let problem = random(&mut numbers, 6, 8);
-        let plans = Strategy::ALL.map(|strategy| planned(&problem, strategy));
+        let plans = SharingStrategy::ALL.map(|strategy| planned(&problem, strategy));
         for plan in &plans {
             for (task, planned) in problem.tasks.iter().zip(&plan.tasks) {
-                let steps: Vec<&Step> = planned.units.iter().flatten().collect();
+                let steps: Vec<&SharingStep> = planned.units.iter().flatten().collect();
                 assert_eq!(steps, task.path.iter().collect::<Vec<_>>(), "{round}");
                 assert_eq!(planned.hops, planned.units.len() - 1);
             }
@@ -403,9 +411,10 @@ fn planning_again_from_a_plan_changes_nothing() {
     let mut numbers = Random::new(6);
     for _ in 0..150 {
         let problem = random(&mut numbers, 5, 6);
-        for strategy in Strategy::ALL {
+        for strategy in SharingStrategy::ALL {
             let first = planned(&problem, strategy);
-            let again = plan(&problem, strategy, Some(&first), &Limit::none()).unwrap();
+            let again =
+                plan_sharing(&problem, strategy, Some(&first), &SearchLimit::none()).unwrap();
             assert_eq!(again, first);
         }
     }
@@ -419,8 +428,10 @@ fn a_search_that_is_stopped_gives_a_plan_and_a_bound_below_the_optimum() {
         let problem = random(&mut numbers, 8, 8);
         let asked = Cell::new(0);
         let reached = || asked.replace(asked.get() + 1) >= 2;
-        let early = plan(&problem, Strategy::Cheapest, None, &Limit::new(&reached)).unwrap();
-        let best = planned(&problem, Strategy::Cheapest);
+        let early =
+            plan_sharing(&problem, SharingStrategy::Cheapest, None, &SearchLimit::new(&reached))
+                .unwrap();
+        let best = planned(&problem, SharingStrategy::Cheapest);
         assert!(early.bound_bytes <= best.cost_bytes * (1.0 + 1e-9));
         assert!(early.cost_bytes >= best.cost_bytes * (1.0 - 1e-9));
         if !early.proved {
@@ -433,26 +444,29 @@ fn a_search_that_is_stopped_gives_a_plan_and_a_bound_below_the_optimum() {
 }
 
 #[test]
-fn a_given_plan_is_judged_with_the_figures_of_the_problem() {
+fn a_given_plan_is_evaluated_with_the_figures_of_the_problem() {
     let mut problem = in_numbers(&resnet50(), CLASSES[1]);
-    let fused = planned(&problem, Strategy::Fused);
-    let judged = judge(&problem, &fused, &Limit::none()).unwrap();
-    assert_eq!(judged.memory, fused.memory);
-    let cheapest = planned(&problem, Strategy::Cheapest);
-    assert!(is_about(judged.bound_bytes, cheapest.cost_bytes));
-    assert!(judge(&problem, &cheapest, &Limit::none()).unwrap().proved);
+    let fused = planned(&problem, SharingStrategy::Fused);
+    let evaluated = evaluate_sharing(&problem, &fused, &SearchLimit::none()).unwrap();
+    assert_eq!(evaluated.memory, fused.memory);
+    let cheapest = planned(&problem, SharingStrategy::Cheapest);
+    assert!(is_about(evaluated.bound_bytes, cheapest.cost_bytes));
+    assert!(evaluate_sharing(&problem, &cheapest, &SearchLimit::none()).unwrap().proved);
     problem.blocks[0].bytes += 1.0 * MB;
-    let judged = judge(&problem, &fused, &Limit::none()).unwrap();
-    assert_eq!(judged.memory.total_bytes, fused.memory.total_bytes + MB);
+    let evaluated = evaluate_sharing(&problem, &fused, &SearchLimit::none()).unwrap();
+    assert_eq!(evaluated.memory.total_bytes, fused.memory.total_bytes + MB);
     let text = r#"{"strategy": "per-block", "tasks": [
         {"task": "a", "units": [["own whole"]]},
         {"task": "b", "units": [["b1"], ["b2"], ["own b3"], ["own b4"]]},
         {"task": "c", "units": [["b1"], ["b2"], ["b3"], ["own b4"]]}]}"#;
-    let given: Plan = serde_json::from_str(text).unwrap();
-    let per_block = planned(&problem, Strategy::PerBlock);
-    assert_eq!(judge(&problem, &given, &Limit::none()).unwrap().units, per_block.units);
+    let given: SharingPlan = serde_json::from_str(text).unwrap();
+    let per_block = planned(&problem, SharingStrategy::PerBlock);
+    assert_eq!(
+        evaluate_sharing(&problem, &given, &SearchLimit::none()).unwrap().units,
+        per_block.units
+    );
     problem.tasks[2].path.pop();
-    let error = judge(&problem, &fused, &Limit::none()).unwrap_err().to_string();
+    let error = evaluate_sharing(&problem, &fused, &SearchLimit::none()).unwrap_err().to_string();
     assert!(error.contains("plan: task \"c\": expected units that make up b1, b2, b3"), "{error}");
 }
 
@@ -460,21 +474,23 @@ fn a_given_plan_is_judged_with_the_figures_of_the_problem() {
 fn a_problem_and_a_plan_are_the_same_after_json() {
     let problem = in_numbers(&resnet152(), CLASSES[3]);
     let text = serde_json::to_string(&problem).unwrap();
-    assert_eq!(serde_json::from_str::<Problem>(&text).unwrap(), problem);
-    let plan = planned(&problem, Strategy::Cheapest);
+    assert_eq!(serde_json::from_str::<SharingProblem>(&text).unwrap(), problem);
+    let plan = planned(&problem, SharingStrategy::Cheapest);
     let text = serde_json::to_string(&plan).unwrap();
-    assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
+    assert_eq!(serde_json::from_str::<SharingPlan>(&text).unwrap(), plan);
 }
 
 #[test]
 fn what_makes_no_sense_is_refused_with_the_name_of_the_field() {
-    type Change = fn(&mut Problem);
-    let scenario = |counts: &[(&str, f64)], published: &[(&str, f64)]| Scenario {
+    type Change = fn(&mut SharingProblem);
+    let scenario = |counts: &[(&str, f64)], published: &[(&str, f64)]| SharingScenario {
         name: "s".to_owned(),
         counts: counts.iter().map(|&(name, count)| (name.to_owned(), count)).collect(),
         published: published
             .iter()
-            .map(|&(name, bytes)| (name.to_owned(), Published { bytes, saving_percent: None }))
+            .map(|&(name, bytes)| {
+                (name.to_owned(), PublishedFigures { bytes, saving_percent: None })
+            })
             .collect(),
         note: None,
     };
@@ -512,17 +528,18 @@ fn what_makes_no_sense_is_refused_with_the_name_of_the_field() {
     for (change, expected) in cases {
         let mut problem = resnet50();
         change(&mut problem);
-        let error = plan(&problem, Strategy::Cheapest, None, &Limit::none()).unwrap_err();
+        let error = plan_sharing(&problem, SharingStrategy::Cheapest, None, &SearchLimit::none())
+            .unwrap_err();
         assert!(error.to_string().contains(expected), "{error}: expected {expected}");
     }
     for (scenario, expected) in [
         (scenario(&[("d", 1.0)], &[]), "scenarios[0].counts: there is no task \"d\""),
         (scenario(&[("a", -1.0)], &[]), "scenarios[0].counts.a: -1"),
-        (scenario(&[], &[("best", 1.0)]), "scenarios[0].published: there is no strategy \"best\""),
+        (scenario(&[], &[("best", 1.0)]), "scenarios[0].published: strategy \"best\""),
         (scenario(&[], &[("fused", -1.0)]), "scenarios[0].published.fused.bytes: -1"),
     ] {
-        let problem = Problem { scenarios: vec![scenario], ..resnet50() };
-        let error = problem.check().unwrap_err();
+        let problem = SharingProblem { scenarios: vec![scenario], ..resnet50() };
+        let error = problem.check_consistency().unwrap_err();
         assert!(error.to_string().contains(expected), "{error}: expected {expected}");
     }
 }

@@ -6,18 +6,20 @@ use std::path::{Path, PathBuf};
 
 use tessera_core::{ContentHash, Error, Result};
 
+use crate::unfinished_files::unfinished_prefix;
+
 /// What kind of content a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum ContentKind {
     Block,
     Weight,
     Model,
 }
 
-impl Kind {
+impl ContentKind {
     pub(crate) const ALL: [Self; 3] = [Self::Block, Self::Weight, Self::Model];
 
-    pub(crate) fn folder(self) -> &'static str {
+    pub(crate) fn folder_name(self) -> &'static str {
         match self {
             Self::Block => "blocks",
             Self::Weight => "weights",
@@ -26,7 +28,7 @@ impl Kind {
     }
 
     /// How messages name it.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn display_name(self) -> &'static str {
         match self {
             Self::Block => "block",
             Self::Weight => "weight",
@@ -35,32 +37,32 @@ impl Kind {
     }
 }
 
-pub(crate) fn io(path: &Path, error: &std::io::Error) -> Error {
-    Error::io(path.display(), error)
+pub(crate) fn io_error(path: &Path, error: &std::io::Error) -> Error {
+    Error::from_io(path.display(), error)
 }
 
 /// Where content of this hash is.
-pub(crate) fn content_path(root: &Path, kind: Kind, hash: ContentHash) -> PathBuf {
+pub(crate) fn content_path(root: &Path, kind: ContentKind, hash: ContentHash) -> PathBuf {
     let name = hash.to_string();
-    root.join(kind.folder()).join(&name[..2]).join(name)
+    root.join(kind.folder_name()).join(&name[..2]).join(name)
 }
 
 /// Writes `content` to `target`, which appears whole or not at all.
-pub(crate) fn write_whole(root: &Path, target: &Path, content: &[u8]) -> Result<()> {
+pub(crate) fn write_atomically(root: &Path, target: &Path, content: &[u8]) -> Result<()> {
     let folder = target.parent().unwrap_or(root);
     // Only the last folder: a repository that was removed meanwhile must not come back in part.
     match fs::create_dir(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            return Err(io(folder, &error));
+            return Err(io_error(folder, &error));
         }
         _ => {}
     }
     let temporary = root.join("tmp");
     // The name tells whose it is, so that an interrupted process can clean up after itself.
     let mut file = tempfile::Builder::new()
-        .prefix(&format!("tessera-{}-", std::process::id()))
+        .prefix(&unfinished_prefix())
         .tempfile_in(&temporary)
-        .map_err(|error| io(&temporary, &error))?;
+        .map_err(|error| io_error(&temporary, &error))?;
     let write = |file: &mut tempfile::NamedTempFile| -> std::io::Result<()> {
         file.write_all(content)?;
         file.as_file().sync_data()?;
@@ -68,28 +70,36 @@ pub(crate) fn write_whole(root: &Path, target: &Path, content: &[u8]) -> Result<
         permissions.set_readonly(true);
         file.as_file().set_permissions(permissions)
     };
-    write(&mut file).map_err(|error| io(target, &error))?;
-    file.persist(target).map_err(|error| io(target, &error.error))?;
+    write(&mut file).map_err(|error| io_error(target, &error))?;
+    file.persist(target).map_err(|error| io_error(target, &error.error))?;
     Ok(())
 }
 
 /// Writes content under its hash unless it is there, whole and sound; tells whether it wrote.
-pub(crate) fn put(root: &Path, kind: Kind, hash: ContentHash, content: &[u8]) -> Result<bool> {
+pub(crate) fn put_content(
+    root: &Path,
+    kind: ContentKind,
+    hash: ContentHash,
+    content: &[u8],
+) -> Result<bool> {
     let target = content_path(root, kind, hash);
     // Content that was damaged is written anew: whoever has the right bytes may heal it.
     let is_sound = fs::metadata(&target).is_ok_and(|found| found.len() == content.len() as u64)
-        && tessera_engine::Mapping::open(&target)
-            .is_ok_and(|found| ContentHash::of(found.as_ref()) == hash);
+        && tessera_engine::FileMapping::map_file(&target)
+            .is_ok_and(|found| ContentHash::of_content(found.as_ref()) == hash);
     if is_sound {
         return Ok(false);
     }
-    write_whole(root, &target, content)?;
+    write_atomically(root, &target, content)?;
     Ok(true)
 }
 
 /// All content of a kind: its hash, path and length. Files that are no content are skipped.
-pub(crate) fn list(root: &Path, kind: Kind) -> Result<Vec<(ContentHash, PathBuf, u64)>> {
-    let folder = root.join(kind.folder());
+pub(crate) fn list_content(
+    root: &Path,
+    kind: ContentKind,
+) -> Result<Vec<(ContentHash, PathBuf, u64)>> {
+    let folder = root.join(kind.folder_name());
     let mut found = Vec::new();
     for first in read_folder(&folder)? {
         if !first.is_dir() {
@@ -98,7 +108,7 @@ pub(crate) fn list(root: &Path, kind: Kind) -> Result<Vec<(ContentHash, PathBuf,
         for path in read_folder(&first)? {
             let hash = path.file_name().and_then(|name| name.to_str()?.parse().ok());
             if let Some(hash) = hash {
-                let metadata = fs::metadata(&path).map_err(|error| io(&path, &error))?;
+                let metadata = fs::metadata(&path).map_err(|error| io_error(&path, &error))?;
                 found.push((hash, path, metadata.len()));
             }
         }
@@ -112,11 +122,11 @@ pub(crate) fn read_folder(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(io(folder, &error)),
+        Err(error) => return Err(io_error(folder, &error)),
     };
     let mut paths = Vec::new();
     for entry in entries {
-        paths.push(entry.map_err(|error| io(folder, &error))?.path());
+        paths.push(entry.map_err(|error| io_error(folder, &error))?.path());
     }
     paths.sort();
     Ok(paths)
@@ -127,5 +137,5 @@ pub(crate) fn lock_file(root: &Path) -> Result<File> {
     let path = root.join("lock");
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
-    options.open(&path).map_err(|error| io(&path, &error))
+    options.open(&path).map_err(|error| io_error(&path, &error))
 }

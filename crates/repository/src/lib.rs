@@ -12,13 +12,18 @@
 //!
 //! A file appears under its name at once and whole, by a rename. Content never changes, so several
 //! writers can't get into each other's way; whatever is read is checked against its hash first.
+//!
+//! A model comes from an ONNX file ([`ModelFile`]), which is cut and put here.
 
 #![forbid(unsafe_code)]
 
-mod collect;
 mod files;
 mod load;
+mod maintenance;
+mod model_file;
 mod store;
+pub mod unfinished_files;
 
-pub use collect::{GcReport, Problem, Usage};
-pub use store::{ModelEntry, Repository, check_name};
+pub use maintenance::{GcReport, RepositoryProblem, RepositoryUsage};
+pub use model_file::{ModelFile, manifest_path, model_name_of, write_manifest};
+pub use store::{ModelEntry, Repository, check_model_name};

@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
 use tessera_core::{ContentHash, Error, Result};
-use tessera_engine::Mapping;
+use tessera_engine::FileMapping;
 use tessera_graph::{BlockGraph, Partition};
 
-use crate::files::{self, Kind, io};
+use crate::files::{self, ContentKind, io_error};
 
 const FOLDERS: [&str; 5] = ["blocks", "weights", "models", "names", "tmp"];
-const FORMAT: &str = "tessera repository 1\n";
+const REPOSITORY_FORMAT: &str = "tessera repository 1\n";
 
 /// A repository that is open.
 pub struct Repository {
     root: PathBuf,
     /// Weights that are mapped and were checked, for as long as somebody uses them.
-    pub(crate) mapped: Mutex<HashMap<ContentHash, Weak<Mapping>>>,
+    pub(crate) mapped_weights: Mutex<HashMap<ContentHash, Weak<FileMapping>>>,
 }
 
 /// A model in a repository.
@@ -35,21 +35,21 @@ impl Repository {
     pub fn open(root: &Path) -> Result<Self> {
         let path = root.join("format");
         match fs::read_to_string(&path) {
-            Ok(found) if found == FORMAT => {}
+            Ok(found) if found == REPOSITORY_FORMAT => {}
             Ok(found) => {
                 return Err(Error::unsupported(format!(
                     "{}: \"{}\", expected \"{}\"",
                     path.display(),
                     found.trim().chars().take(60).collect::<String>(),
-                    FORMAT.trim()
+                    REPOSITORY_FORMAT.trim()
                 )));
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(Error::not_found(format!("{}: no repository there", root.display())));
             }
-            Err(error) => return Err(io(&path, &error)),
+            Err(error) => return Err(io_error(&path, &error)),
         }
-        Ok(Self { root: root.to_path_buf(), mapped: Mutex::new(HashMap::new()) })
+        Ok(Self { root: root.to_path_buf(), mapped_weights: Mutex::new(HashMap::new()) })
     }
 
     /// Opens the repository at `root`, and makes it first where there is none.
@@ -71,9 +71,9 @@ impl Repository {
         }
         for folder in FOLDERS {
             let folder = root.join(folder);
-            fs::create_dir_all(&folder).map_err(|error| io(&folder, &error))?;
+            fs::create_dir_all(&folder).map_err(|error| io_error(&folder, &error))?;
         }
-        files::write_whole(root, &root.join("format"), FORMAT.as_bytes())?;
+        files::write_atomically(root, &root.join("format"), REPOSITORY_FORMAT.as_bytes())?;
         Self::open(root)
     }
 
@@ -83,66 +83,66 @@ impl Repository {
     }
 
     /// Stores a model under `name`, in place of the one that had it; returns its hash.
-    pub fn put(&self, name: &str, partition: &Partition) -> Result<ContentHash> {
-        check_name(name)?;
+    pub fn put_model(&self, name: &str, partition: &Partition) -> Result<ContentHash> {
+        check_model_name(name)?;
         let _writing = self.lock_to_write()?;
         for (hash, bytes) in &partition.weights {
-            files::put(&self.root, Kind::Weight, *hash, bytes)?;
+            files::put_content(&self.root, ContentKind::Weight, *hash, bytes)?;
         }
         for (hash, block) in &partition.blocks {
-            files::put(&self.root, Kind::Block, *hash, block.program())?;
+            files::put_content(&self.root, ContentKind::Block, *hash, block.program())?;
         }
         let record = serde_json::to_vec_pretty(&partition.graph)
             .map_err(|error| Error::invalid(format!("model \"{name}\": {error}")))?;
-        let hash = ContentHash::of(&record);
-        files::put(&self.root, Kind::Model, hash, &record)?;
+        let hash = ContentHash::of_content(&record);
+        files::put_content(&self.root, ContentKind::Model, hash, &record)?;
         // Last of all the name: who sees it finds everything behind it.
-        files::write_whole(&self.root, &self.name_path(name), format!("{hash}\n").as_bytes())?;
+        files::write_atomically(&self.root, &self.name_path(name), format!("{hash}\n").as_bytes())?;
         Ok(hash)
     }
 
-    /// Forgets a name; its content stays until [`Repository::gc`].
-    pub fn remove(&self, name: &str) -> Result<()> {
-        check_name(name)?;
+    /// Forgets a name; its content stays until [`Repository::collect_garbage`].
+    pub fn remove_model(&self, name: &str) -> Result<()> {
+        check_model_name(name)?;
         let _writing = self.lock_to_write()?;
         let path = self.name_path(name);
         fs::remove_file(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => self.unknown_model(name),
-            _ => io(&path, &error),
+            _ => io_error(&path, &error),
         })
     }
 
     /// All models, by name.
-    pub fn models(&self) -> Result<Vec<ModelEntry>> {
-        self.names()?
+    pub fn list_models(&self) -> Result<Vec<ModelEntry>> {
+        self.model_names()?
             .into_iter()
             .map(|name| Ok(ModelEntry { hash: self.model_hash(&name)?, name }))
             .collect()
     }
 
     /// The names of all models.
-    pub(crate) fn names(&self) -> Result<Vec<String>> {
+    pub(crate) fn model_names(&self) -> Result<Vec<String>> {
         let paths = files::read_folder(&self.root.join("names"))?;
         let name = |path: &PathBuf| Some(path.file_name()?.to_str()?.to_owned());
-        Ok(paths.iter().filter_map(name).filter(|name| check_name(name).is_ok()).collect())
+        Ok(paths.iter().filter_map(name).filter(|name| check_model_name(name).is_ok()).collect())
     }
 
     /// The graph of blocks of the model of this name.
-    pub fn model(&self, name: &str) -> Result<BlockGraph> {
-        check_name(name)?;
-        self.graph(self.model_hash(name)?)
-            .map_err(|error| error.within(format!("model \"{name}\"")))
+    pub fn read_model(&self, name: &str) -> Result<BlockGraph> {
+        check_model_name(name)?;
+        self.read_graph(self.model_hash(name)?)
+            .map_err(|error| error.with_context(format!("model \"{name}\"")))
     }
 
     /// The graph of blocks of this hash.
-    pub(crate) fn graph(&self, hash: ContentHash) -> Result<BlockGraph> {
-        let bytes = self.read_checked(Kind::Model, hash)?;
+    pub(crate) fn read_graph(&self, hash: ContentHash) -> Result<BlockGraph> {
+        let bytes = self.read_checked(ContentKind::Model, hash)?;
         let graph: BlockGraph = serde_json::from_slice(&bytes)
-            .map_err(|error| Error::invalid(format!("model {}: {error}", hash.short())))?;
+            .map_err(|error| Error::invalid(format!("model {}: {error}", hash.short_hex())))?;
         if !graph.is_sound() {
             return Err(Error::invalid(format!(
                 "model {}: a block uses what no earlier block computes",
-                hash.short()
+                hash.short_hex()
             )));
         }
         Ok(graph)
@@ -152,7 +152,7 @@ impl Repository {
         let path = self.name_path(name);
         let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => self.unknown_model(name),
-            _ => io(&path, &error),
+            _ => io_error(&path, &error),
         })?;
         text.trim().parse().map_err(|_| {
             Error::corrupt(format!("{}: expected the hash of a model in it", path.display()))
@@ -160,7 +160,7 @@ impl Repository {
     }
 
     fn unknown_model(&self, name: &str) -> Error {
-        let known = self.names().unwrap_or_default();
+        let known = self.model_names().unwrap_or_default();
         let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
         Error::not_found(format!(
             "no model \"{name}\" in {}, which has {known}",
@@ -174,13 +174,13 @@ impl Repository {
 
     fn lock_to_write(&self) -> Result<File> {
         let file = files::lock_file(&self.root)?;
-        file.lock_shared().map_err(|error| io(&self.root.join("lock"), &error))?;
+        file.lock_shared().map_err(|error| io_error(&self.root.join("lock"), &error))?;
         Ok(file)
     }
 }
 
 /// Refuses what can't be a model's name, which is also a file's.
-pub fn check_name(name: &str) -> Result<()> {
+pub fn check_model_name(name: &str) -> Result<()> {
     let fits = (1..=128).contains(&name.len())
         && !name.starts_with('.')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@+".contains(c));
@@ -192,4 +192,4 @@ pub fn check_name(name: &str) -> Result<()> {
     )))
 }
 
-pub(crate) type Mapped = Arc<Mapping>;
+pub(crate) type MappedWeight = Arc<FileMapping>;

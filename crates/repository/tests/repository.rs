@@ -11,23 +11,23 @@ use std::sync::Barrier;
 use tempfile::{TempDir, tempdir};
 use tessera_core::{ContentHash, DType, Error, ErrorKind};
 use tessera_graph::builder::GraphBuilder;
-use tessera_graph::{NoExternalData, Partition, Split, infer, onnx, split};
+use tessera_graph::{NoExternalData, Partition, Split, infer, onnx, split_into_chain};
 use tessera_repository::Repository;
 
 /// A chain of layers, a block each; layers of the same number are the same.
 fn model(layers: &[u32]) -> Partition {
     let mut builder = GraphBuilder::new("chain");
-    let mut value = builder.input("x", DType::F32, [1, 64]);
+    let mut value = builder.add_input("x", DType::F32, [1, 64]);
     for layer in layers {
         let element = |index: u32| ((index * 31 + layer * 7919) % 257) as f32 / 2048.0;
         let weights: Vec<f32> = (0..64 * 64).map(element).collect();
-        let w = builder.weight("w", &[64, 64], weights);
-        value = builder.node("MatMul", &[&value, &w], []);
+        let w = builder.add_weight("w", &[64, 64], weights);
+        value = builder.add_node("MatMul", &[&value, &w], []);
     }
-    builder.output(&value);
-    let graph = onnx::read::from_proto(builder.build(), &mut NoExternalData).unwrap();
-    let types = infer::infer(&graph, &BTreeMap::new()).unwrap();
-    split(&graph, &types, &Split::Every, &[]).unwrap()
+    builder.add_output(&value);
+    let graph = onnx::read::from_proto(builder.build_model(), &mut NoExternalData).unwrap();
+    let types = infer::infer_types(&graph, &BTreeMap::new()).unwrap();
+    split_into_chain(&graph, &types, &Split::Every, &[]).unwrap()
 }
 
 fn fresh() -> (TempDir, Repository) {
@@ -61,7 +61,7 @@ fn content(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 /// What is wrong with a repository.
 fn problems(repository: &Repository) -> Vec<String> {
-    let found = repository.verify(&mut |_| {}).unwrap();
+    let found = repository.verify_integrity(&mut |_| {}).unwrap();
     found.into_iter().map(|problem| problem.message).collect()
 }
 
@@ -97,15 +97,15 @@ fn damage(path: &Path, how: fn(&mut Vec<u8>)) {
 fn a_model_reads_back_as_it_was_put() {
     let (_folder, repository) = fresh();
     let partition = model(&[1, 2, 3]);
-    let hash = repository.put("chain", &partition).unwrap();
+    let hash = repository.put_model("chain", &partition).unwrap();
     let again = Repository::open(repository.root()).unwrap();
-    assert_eq!(again.model("chain").unwrap(), partition.graph);
-    let entries = again.models().unwrap();
+    assert_eq!(again.read_model("chain").unwrap(), partition.graph);
+    let entries = again.list_models().unwrap();
     assert_eq!(entries.len(), 1);
     assert_eq!((entries[0].name.as_str(), entries[0].hash), ("chain", hash));
     assert_eq!(partition.graph.blocks.len(), 3);
     for (hash, block) in &partition.blocks {
-        let program = again.program(*hash).unwrap();
+        let program = again.load_program(*hash).unwrap();
         assert_eq!(program.block().program(), block.program());
         assert_eq!(program.weights().len(), 1);
         for (reference, weight) in block.weights().iter().zip(program.weights()) {
@@ -121,31 +121,32 @@ fn a_model_reads_back_as_it_was_put() {
 fn a_weight_that_is_in_use_is_mapped_once() {
     let (_folder, repository) = fresh();
     let partition = model(&[1]);
-    repository.put("chain", &partition).unwrap();
+    repository.put_model("chain", &partition).unwrap();
     let block = partition.graph.blocks[0].block;
-    let (first, second) = (repository.program(block).unwrap(), repository.program(block).unwrap());
+    let (first, second) =
+        (repository.load_program(block).unwrap(), repository.load_program(block).unwrap());
     assert_eq!(first.weights()[0].tensor.address(), second.weights()[0].tensor.address());
 }
 
 #[test]
 fn the_same_model_again_adds_nothing() {
     let (_folder, repository) = fresh();
-    let first = repository.put("chain", &model(&[1, 2])).unwrap();
+    let first = repository.put_model("chain", &model(&[1, 2])).unwrap();
     let before = content(repository.root());
-    let second = repository.put("chain", &model(&[1, 2])).unwrap();
+    let second = repository.put_model("chain", &model(&[1, 2])).unwrap();
     assert_eq!(first, second);
     assert!(before == content(repository.root()));
     // Under another name it is the same content, and one name more.
-    repository.put("other", &model(&[1, 2])).unwrap();
+    repository.put_model("other", &model(&[1, 2])).unwrap();
     assert_eq!(content(repository.root()).len(), before.len() + 1);
 }
 
 #[test]
 fn layers_that_two_models_have_in_common_are_kept_once() {
     let (_folder, repository) = fresh();
-    repository.put("first", &model(&[1, 2, 3])).unwrap();
-    repository.put("second", &model(&[1, 2, 4])).unwrap();
-    let usage = repository.usage().unwrap();
+    repository.put_model("first", &model(&[1, 2, 3])).unwrap();
+    repository.put_model("second", &model(&[1, 2, 4])).unwrap();
+    let usage = repository.measure_usage().unwrap();
     assert_eq!((usage.models, usage.blocks, usage.weights), (2, 4, 4));
     assert_eq!(usage.weight_bytes, 4 * 64 * 64 * 4);
 }
@@ -153,11 +154,11 @@ fn layers_that_two_models_have_in_common_are_kept_once() {
 #[test]
 fn a_name_may_pass_to_another_model() {
     let (_folder, repository) = fresh();
-    repository.put("current", &model(&[1, 2])).unwrap();
+    repository.put_model("current", &model(&[1, 2])).unwrap();
     let next = model(&[1, 3]);
-    repository.put("current", &next).unwrap();
-    assert_eq!(repository.model("current").unwrap(), next.graph);
-    let removed = repository.gc(false).unwrap();
+    repository.put_model("current", &next).unwrap();
+    assert_eq!(repository.read_model("current").unwrap(), next.graph);
+    let removed = repository.collect_garbage(false).unwrap();
     assert_eq!((removed.models, removed.blocks, removed.weights), (1, 1, 1));
     assert_eq!(problems(&repository), Vec::<String>::new());
 }
@@ -177,16 +178,16 @@ fn several_writers_at_once_all_succeed() {
                 start.wait();
                 for round in 0..5 {
                     let name = format!("model-{writer}-{round}");
-                    repository.put(&name, &partition).unwrap();
-                    assert_eq!(repository.model(&name).unwrap(), partition.graph);
+                    repository.put_model(&name, &partition).unwrap();
+                    assert_eq!(repository.read_model(&name).unwrap(), partition.graph);
                 }
             });
         }
     });
     assert_eq!(problems(&repository), Vec::<String>::new());
-    let usage = repository.usage().unwrap();
+    let usage = repository.measure_usage().unwrap();
     assert_eq!((usage.models, usage.blocks, usage.weights), (8 * 5, 3 + 4, 3 + 4));
-    assert_eq!(repository.gc(true).unwrap().unfinished, 0);
+    assert_eq!(repository.collect_garbage(true).unwrap().unfinished, 0);
 }
 
 #[test]
@@ -217,23 +218,23 @@ fn gc_while_others_write_takes_nothing_away_from_them() {
                 let repository = Repository::open(root).unwrap();
                 for round in 0..8 {
                     let partition = model(&[1, 100 * writer + round]);
-                    repository.put(&format!("writer-{writer}"), &partition).unwrap();
+                    repository.put_model(&format!("writer-{writer}"), &partition).unwrap();
                 }
             });
         }
         scope.spawn(|| {
             for _ in 0..20 {
-                repository.gc(false).unwrap();
+                repository.collect_garbage(false).unwrap();
             }
         });
     });
     assert_eq!(problems(&repository), Vec::<String>::new());
-    repository.gc(false).unwrap();
-    let usage = repository.usage().unwrap();
+    repository.collect_garbage(false).unwrap();
+    let usage = repository.measure_usage().unwrap();
     assert_eq!((usage.models, usage.blocks), (3, 4));
-    for entry in repository.models().unwrap() {
-        for block in repository.model(&entry.name).unwrap().distinct_blocks() {
-            repository.program(block).unwrap();
+    for entry in repository.list_models().unwrap() {
+        for block in repository.read_model(&entry.name).unwrap().distinct_blocks() {
+            repository.load_program(block).unwrap();
         }
     }
 }
@@ -243,20 +244,20 @@ fn a_damaged_weight_is_reported_and_not_handed_out() {
     for (what, how) in DAMAGES {
         let (_folder, repository) = fresh();
         let partition = model(&[1, 2]);
-        repository.put("chain", &partition).unwrap();
+        repository.put_model("chain", &partition).unwrap();
         let block = &partition.blocks[&partition.graph.blocks[0].block];
         let weight = block.weights()[0].hash;
         damage(&path_of(&repository, "weights", weight), how);
-        let error = repository.program(block.hash()).err().unwrap();
+        let error = repository.load_program(block.hash()).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
         let text = error.to_string();
-        assert!(text.contains(&weight.short()), "{what}: {text}");
-        assert!(text.contains(&block.hash().short()), "{what}: {text}");
+        assert!(text.contains(&weight.short_hex()), "{what}: {text}");
+        assert!(text.contains(&block.hash().short_hex()), "{what}: {text}");
         let found = problems(&repository);
         assert_eq!(found.len(), 1, "{what}: {found:?}");
-        assert!(found[0].contains(&weight.short()), "{what}: {found:?}");
+        assert!(found[0].contains(&weight.short_hex()), "{what}: {found:?}");
         // The other block is none the worse.
-        repository.program(partition.graph.blocks[1].block).unwrap();
+        repository.load_program(partition.graph.blocks[1].block).unwrap();
     }
 }
 
@@ -265,17 +266,19 @@ fn a_damaged_block_is_reported_and_not_handed_out() {
     for (what, how) in DAMAGES {
         let (_folder, repository) = fresh();
         let partition = model(&[1, 2]);
-        repository.put("chain", &partition).unwrap();
+        repository.put_model("chain", &partition).unwrap();
         let block = partition.graph.blocks[0].block;
         damage(&path_of(&repository, "blocks", block), how);
-        for result in [repository.program(block).map(|_| ()), repository.block(block).map(|_| ())] {
+        for result in
+            [repository.load_program(block).map(|_| ()), repository.read_block(block).map(|_| ())]
+        {
             let error = result.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
-            assert!(error.to_string().contains(&block.short()), "{error}");
+            assert!(error.to_string().contains(&block.short_hex()), "{error}");
         }
         let found = problems(&repository);
         assert_eq!(found.len(), 1, "{what}: {found:?}");
-        assert!(found[0].contains(&block.short()), "{what}: {found:?}");
+        assert!(found[0].contains(&block.short_hex()), "{what}: {found:?}");
     }
 }
 
@@ -283,14 +286,14 @@ fn a_damaged_block_is_reported_and_not_handed_out() {
 fn a_damaged_model_is_reported_and_not_handed_out() {
     for (what, how) in DAMAGES {
         let (_folder, repository) = fresh();
-        let record = repository.put("chain", &model(&[1, 2])).unwrap();
+        let record = repository.put_model("chain", &model(&[1, 2])).unwrap();
         damage(&path_of(&repository, "models", record), how);
-        let error = repository.model("chain").unwrap_err();
+        let error = repository.read_model("chain").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
         assert!(error.to_string().contains("\"chain\""), "{what}: {error}");
         let found = problems(&repository);
         assert_eq!(found.len(), 1, "{what}: {found:?}");
-        assert!(found[0].contains(&record.short()), "{what}: {found:?}");
+        assert!(found[0].contains(&record.short_hex()), "{what}: {found:?}");
     }
 }
 
@@ -298,34 +301,34 @@ fn a_damaged_model_is_reported_and_not_handed_out() {
 fn content_that_is_missing_is_reported_with_the_model_that_needs_it() {
     let (_folder, repository) = fresh();
     let partition = model(&[1, 2]);
-    repository.put("chain", &partition).unwrap();
+    repository.put_model("chain", &partition).unwrap();
     let block = &partition.blocks[&partition.graph.blocks[0].block];
     let weight = block.weights()[0].hash;
     fs::remove_file(path_of(&repository, "weights", weight)).unwrap();
-    let error = repository.program(block.hash()).err().unwrap();
+    let error = repository.load_program(block.hash()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     let found = problems(&repository);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("\"chain\""), "{found:?}");
-    assert!(found[0].contains(&weight.short()), "{found:?}");
+    assert!(found[0].contains(&weight.short_hex()), "{found:?}");
 }
 
 #[test]
 fn a_name_that_leads_nowhere_is_reported() {
     let (_folder, repository) = fresh();
-    repository.put("chain", &model(&[1])).unwrap();
+    repository.put_model("chain", &model(&[1])).unwrap();
     damage(&repository.root().join("names/chain"), |bytes| {
         *bytes = b"garbage\n".to_vec();
     });
-    assert_eq!(kind_of(repository.model("chain")), ErrorKind::Corrupt);
+    assert_eq!(kind_of(repository.read_model("chain")), ErrorKind::Corrupt);
     // Whichever way it is told, it is told.
-    match repository.verify(&mut |_| {}) {
+    match repository.verify_integrity(&mut |_| {}) {
         Ok(found) => assert!(!found.is_empty()),
         Err(error) => assert!(error.to_string().contains("chain"), "{error}"),
     }
     // What the model needs can't be told, so nothing may be removed.
     let before = content(repository.root());
-    assert!(repository.gc(false).is_err());
+    assert!(repository.collect_garbage(false).is_err());
     assert!(before == content(repository.root()));
 }
 
@@ -333,7 +336,7 @@ fn a_name_that_leads_nowhere_is_reported() {
 fn putting_a_model_again_heals_what_was_damaged() {
     let (_folder, repository) = fresh();
     let partition = model(&[1, 2]);
-    let record = repository.put("chain", &partition).unwrap();
+    let record = repository.put_model("chain", &partition).unwrap();
     let block = &partition.blocks[&partition.graph.blocks[0].block];
     let damaged = [
         path_of(&repository, "weights", block.weights()[0].hash),
@@ -345,28 +348,28 @@ fn putting_a_model_again_heals_what_was_damaged() {
             damage(path, how);
         }
         assert_ne!(problems(&repository).len(), 0, "{what}");
-        repository.put("chain", &partition).unwrap();
+        repository.put_model("chain", &partition).unwrap();
         assert_eq!(problems(&repository), Vec::<String>::new(), "{what}");
-        repository.program(block.hash()).unwrap();
+        repository.load_program(block.hash()).unwrap();
     }
 }
 
 #[test]
 fn gc_removes_what_no_model_needs_and_nothing_else() {
     let (_folder, repository) = fresh();
-    repository.put("first", &model(&[1, 2, 3])).unwrap();
-    repository.put("second", &model(&[1, 2, 4])).unwrap();
-    assert_eq!(repository.gc(false).unwrap().bytes, 0);
+    repository.put_model("first", &model(&[1, 2, 3])).unwrap();
+    repository.put_model("second", &model(&[1, 2, 4])).unwrap();
+    assert_eq!(repository.collect_garbage(false).unwrap().bytes, 0);
 
     let lone = content(repository.root());
-    repository.remove("first").unwrap();
+    repository.remove_model("first").unwrap();
     let left = repository.root().join("tmp/tessera-1-unfinished");
     fs::write(&left, "half of it").unwrap();
     let before = content(repository.root());
-    let pretended = repository.gc(true).unwrap();
+    let pretended = repository.collect_garbage(true).unwrap();
     assert!(before == content(repository.root()), "pretending changes nothing");
 
-    let removed = repository.gc(false).unwrap();
+    let removed = repository.collect_garbage(false).unwrap();
     assert_eq!(pretended, removed);
     assert_eq!((removed.models, removed.blocks, removed.weights), (1, 1, 1));
     assert_eq!(removed.unfinished, 1);
@@ -379,41 +382,43 @@ fn gc_removes_what_no_model_needs_and_nothing_else() {
         .sum();
     assert_eq!(removed.bytes, gone as u64);
     assert_eq!(problems(&repository), Vec::<String>::new());
-    assert_eq!(repository.usage().unwrap().weights, 3);
-    for block in repository.model("second").unwrap().distinct_blocks() {
-        repository.program(block).unwrap();
+    assert_eq!(repository.measure_usage().unwrap().weights, 3);
+    for block in repository.read_model("second").unwrap().distinct_blocks() {
+        repository.load_program(block).unwrap();
     }
 
     // The model that was removed can come back.
-    repository.put("first", &model(&[1, 2, 3])).unwrap();
+    repository.put_model("first", &model(&[1, 2, 3])).unwrap();
     assert!(lone == content(repository.root()));
 }
 
 #[test]
 fn gc_removes_nothing_where_it_cannot_tell_what_is_needed() {
     let (_folder, repository) = fresh();
-    let record = repository.put("chain", &model(&[1, 2])).unwrap();
+    let record = repository.put_model("chain", &model(&[1, 2])).unwrap();
     damage(&path_of(&repository, "models", record), |bytes| {
         bytes.truncate(10);
     });
     let before = content(repository.root());
-    assert_eq!(kind_of(repository.gc(false)), ErrorKind::Corrupt);
+    assert_eq!(kind_of(repository.collect_garbage(false)), ErrorKind::Corrupt);
     assert!(before == content(repository.root()));
 }
 
 #[test]
 fn a_model_that_is_not_there_is_answered_with_those_that_are() {
     let (_folder, repository) = fresh();
-    repository.put("ants", &model(&[1])).unwrap();
-    repository.put("bees", &model(&[2])).unwrap();
-    for error in [repository.remove("wasps").unwrap_err(), repository.model("wasps").unwrap_err()] {
+    repository.put_model("ants", &model(&[1])).unwrap();
+    repository.put_model("bees", &model(&[2])).unwrap();
+    for error in
+        [repository.remove_model("wasps").unwrap_err(), repository.read_model("wasps").unwrap_err()]
+    {
         assert_eq!(error.kind(), ErrorKind::NotFound);
         let text = error.to_string();
         for word in ["\"wasps\"", "ants", "bees"] {
             assert!(text.contains(word), "{text}");
         }
     }
-    assert_eq!(repository.models().unwrap().len(), 2);
+    assert_eq!(repository.list_models().unwrap().len(), 2);
 }
 
 #[test]
@@ -423,14 +428,14 @@ fn names_that_would_lead_out_of_the_folder_are_refused() {
     let before = content(folder.path());
     let long = "x".repeat(129);
     for name in ["../x", "", ".hidden", "a/b", "/etc/x", "..", "a\0b", "a b", "ü", &long] {
-        assert_eq!(kind_of(repository.put(name, &partition)), ErrorKind::Usage);
-        assert_eq!(kind_of(repository.model(name)), ErrorKind::Usage);
-        assert_eq!(kind_of(repository.remove(name)), ErrorKind::Usage);
+        assert_eq!(kind_of(repository.put_model(name, &partition)), ErrorKind::Usage);
+        assert_eq!(kind_of(repository.read_model(name)), ErrorKind::Usage);
+        assert_eq!(kind_of(repository.remove_model(name)), ErrorKind::Usage);
     }
     let after = content(folder.path());
     assert!(before.keys().eq(after.keys()), "nothing was written");
     for name in ["a", "resnet50-v1.5", "user@model+2", "A_b"] {
-        repository.put(name, &partition).unwrap();
+        repository.put_model(name, &partition).unwrap();
     }
 }
 
@@ -470,7 +475,7 @@ fn what_is_no_repository_is_not_opened() {
 #[test]
 fn content_cannot_be_written_by_accident() {
     let (_folder, repository) = fresh();
-    repository.put("chain", &model(&[1, 2])).unwrap();
+    repository.put_model("chain", &model(&[1, 2])).unwrap();
     let mut seen = 0;
     for path in content(repository.root()).keys() {
         let relative = path.strip_prefix(repository.root()).unwrap();

@@ -2,18 +2,19 @@
 
 use tessera_core::{Error, Result};
 
-use crate::address::Transport;
-use crate::bell::Bell;
-use crate::flight::Flight;
-use crate::message::{Message, RequestId};
+use crate::ids::RequestId;
+use crate::in_flight::InFlightMessages;
+use crate::message::Message;
+use crate::notifier::Notifier;
+use crate::transport::id::Transport;
 
 /// Who is at the other end of a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Peer {
+pub struct ChannelPeer {
     /// How it is reached.
     pub transport: Transport,
-    /// The number of its transport, unique over all processes and restarts.
-    pub courier: u64,
+    /// The number of its endpoint, unique over all processes and restarts.
+    pub endpoint_id: u64,
     /// Its process, where it is on this host.
     pub process: Option<u32>,
 }
@@ -23,24 +24,24 @@ pub struct Peer {
 pub enum Received {
     /// A message.
     Message(Message),
-    /// A message that can't be read: its sender died and its memory is in use for something else, or
-    /// it breaks the rules. The channel goes on.
+    /// A message that can't be read: its sender died and its memory is in use for something else,
+    /// or it breaks the rules. The channel goes on.
     Failed {
         /// Who sent it.
-        peer: Peer,
+        peer: ChannelPeer,
         /// The request that it belonged to, where that much could be read.
         request: Option<RequestId>,
         /// What is wrong with it.
         error: Error,
     },
     /// A sender closed its channel, after everything that it sent was received.
-    Closed(Peer),
+    Closed(ChannelPeer),
     /// A sender died, after everything of it that could be received was.
-    Lost(Peer, Error),
+    Lost(ChannelPeer, Error),
     /// The connection to a sender is gone. It may come back.
-    Interrupted(Peer),
+    Interrupted(ChannelPeer),
     /// The connection to a sender is back, and nothing was lost.
-    Resumed(Peer),
+    Resumed(ChannelPeer),
 }
 
 /// Why a message was not sent; it comes back.
@@ -58,20 +59,25 @@ impl From<Box<NotSent>> for Error {
     }
 }
 
+/// What is told to those who send to an inbox that is closed.
+pub(crate) fn inbox_closed() -> Error {
+    Error::lost("the receiver closed its inbox")
+}
+
 /// The receiving end of a channel.
-pub(crate) trait Incoming: Send + Sync {
+pub(crate) trait IncomingChannel: Send + Sync {
     /// What is there now.
-    fn take(&self) -> Option<Received>;
-    /// The receiver is about to sleep: it wants its bell rung.
-    fn arm(&self);
+    fn take_next(&self) -> Option<Received>;
+    /// The receiver is about to sleep: it wants to be notified.
+    fn arm_wakeup(&self);
     /// The receiver is awake.
-    fn disarm(&self);
+    fn disarm_wakeup(&self);
     /// The receiver will take nothing more.
-    fn close(&self);
+    fn close_receiving(&self);
 }
 
 /// What came of trying to send.
-pub(crate) enum Attempt {
+pub(crate) enum SendAttempt {
     /// Sent, under this number.
     Sent(u64),
     /// No room now.
@@ -79,19 +85,19 @@ pub(crate) enum Attempt {
 }
 
 /// The sending end of a channel.
-pub(crate) trait Outgoing: Send + Sync {
+pub(crate) trait OutgoingChannel: Send + Sync {
     /// Sends if there is room.
-    fn try_send(&self, message: Message) -> Result<Attempt, Box<NotSent>>;
-    /// The sender is about to sleep: it wants its bell rung when something changes.
-    fn arm(&self);
+    fn try_send(&self, message: Message) -> Result<SendAttempt, Box<NotSent>>;
+    /// The sender is about to sleep: it wants to be notified when something changes.
+    fn arm_wakeup(&self);
     /// The sender is awake.
-    fn disarm(&self);
-    /// What rings when there is room, or the receiver is gone.
-    fn bell(&self) -> &Bell;
+    fn disarm_wakeup(&self);
+    /// What is notified when there is room, or the receiver is gone.
+    fn notifier(&self) -> &Notifier;
     /// What is in flight, as known now.
-    fn flight(&self) -> &Flight;
+    fn in_flight(&self) -> &InFlightMessages;
     /// Learns what the receiver took and is done with.
-    fn settle(&self);
+    fn collect_receipts(&self);
     /// Whether the receiver is gone for good.
     fn is_lost(&self) -> bool;
     /// Whether the connection is gone, and may come back.
@@ -101,5 +107,5 @@ pub(crate) trait Outgoing: Send + Sync {
     /// Whether nothing is in flight, and nothing more will be.
     fn is_over(&self) -> bool;
     /// Nothing more will be sent.
-    fn close(&self);
+    fn close_sending(&self);
 }

@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use tessera_core::{DType, ErrorKind, Tensor, TensorMut};
 
-use crate::pool::Writer;
 use crate::{
-    Buffers, ConnectOptions, Courier, CourierOptions, Inbox, InboxOptions, Message, Pool, Received,
-    RequestId, Sender, Transport, Wait,
+    Buffers, ConnectOptions, Endpoint, EndpointOptions, Inbox, InboxOptions, Message, Pool,
+    Received, RequestId, Sender, Transport, Wait,
 };
 
 fn patience() -> Wait {
@@ -15,25 +14,24 @@ fn patience() -> Wait {
 }
 
 /// Two ends, and a pool of the first.
-fn ends() -> (Courier, Pool, Sender, Courier, Inbox) {
-    let (here, there) = (CourierOptions::default(), CourierOptions::default());
-    let (here, there) = (Courier::start(here).unwrap(), Courier::start(there).unwrap());
-    let inbox = there.inbox("home", &InboxOptions::default()).unwrap();
-    let options = ConnectOptions { transport: Some(Transport::Shm), ..ConnectOptions::default() };
-    let sender = here.connect_with(inbox.address(), &options).unwrap();
+fn ends() -> (Endpoint, Pool, Sender, Endpoint, Inbox) {
+    let (here, there) = (EndpointOptions::default(), EndpointOptions::default());
+    let (here, there) = (Endpoint::start(here).unwrap(), Endpoint::start(there).unwrap());
+    let inbox = there.create_inbox("replies", &InboxOptions::default()).unwrap();
+    let options = ConnectOptions { transport: Some(Transport::SHM), ..ConnectOptions::default() };
+    let sender = here.connect_with_options(inbox.address(), &options).unwrap();
     let buffers = [Buffers { bytes: 4096, count: 2 }];
-    let made = here.0.create_pool(&buffers, Writer::HostLater).unwrap();
-    let pool = Pool(made, Some(std::sync::Arc::clone(&here.0)));
+    let pool = here.create_pool_written_later(&buffers).unwrap();
     (here, pool, sender, there, inbox)
 }
 
 fn tensor(pool: &Pool) -> Tensor {
-    let buffer = pool.borrow(8, Wait::No).unwrap();
-    TensorMut::over(DType::F32, &[2], buffer).unwrap().freeze()
+    let buffer = pool.borrow_buffer(8, Wait::No).unwrap();
+    TensorMut::from_buffer(DType::F32, &[2], buffer).unwrap().freeze()
 }
 
 fn message(tensor: &Tensor) -> Message {
-    let message = Message::new(RequestId(1), "task", &["done"]).unwrap();
+    let message = Message::new(RequestId(1), "task", b"done").unwrap();
     message.with_tensors(vec![tensor.clone()])
 }
 
@@ -45,17 +43,17 @@ fn next(inbox: &mut Inbox) -> Tensor {
 }
 
 #[test]
-fn what_was_sent_ahead_is_waited_for_each_time_a_buffer_is_used() {
+fn what_was_sent_early_is_waited_for_each_time_a_buffer_is_used() {
     let (here, pool, mut sender, _there, mut inbox) = ends();
     for _ in 0..20 {
         let sent = tensor(&pool);
-        sender.send(message(&sent).ahead(), patience()).unwrap();
+        sender.send(message(&sent).with_early_send(), patience()).unwrap();
         let received = next(&mut inbox);
-        let after = received.after().cloned().expect("it is not written yet");
-        assert!(!after.is_done());
-        here.written(&sent).unwrap();
-        assert!(after.is_done());
-        received.settled().unwrap();
+        let fence = received.fence().cloned().expect("it is not written yet");
+        assert!(!fence.is_done());
+        here.signal_write_fence(&sent).unwrap();
+        assert!(fence.is_done());
+        received.wait_fence_on_host().unwrap();
         // Both buffers have their turn.
         drop((sent, tensor(&pool)));
     }
@@ -66,7 +64,7 @@ fn what_is_sent_as_ever_is_there() {
     let (_here, pool, mut sender, _there, mut inbox) = ends();
     for _ in 0..5 {
         sender.send(message(&tensor(&pool)), patience()).unwrap();
-        assert!(next(&mut inbox).after().is_none());
+        assert!(next(&mut inbox).fence().is_none());
     }
 }
 
@@ -74,14 +72,14 @@ fn what_is_sent_as_ever_is_there() {
 fn what_nobody_writes_any_more_is_told_as_lost() {
     let (here, pool, mut sender, _there, mut inbox) = ends();
     let sent = tensor(&pool);
-    sender.send(message(&sent).ahead(), patience()).unwrap();
+    sender.send(message(&sent).with_early_send(), patience()).unwrap();
     let received = next(&mut inbox);
-    let after = received.after().cloned().unwrap();
+    let fence = received.fence().cloned().unwrap();
     drop((sent, pool, sender, here));
     let begun = Instant::now();
-    while !after.is_done() {
+    while !fence.is_done() {
         assert!(begun.elapsed() < Duration::from_secs(10), "nobody noticed");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(received.settled().unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(received.wait_fence_on_host().unwrap_err().kind(), ErrorKind::Lost);
 }

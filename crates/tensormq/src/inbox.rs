@@ -1,94 +1,57 @@
-//! Inboxes: where a block receives, from any number of senders over any transport.
+//! Inboxes: where a unit receives, from any number of senders over any transport.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tessera_core::{Error, Result};
+use tessera_core::Result;
 
 use crate::address::Address;
-use crate::asynchronous::AsyncBell;
-use crate::bell::Bell;
-use crate::channel::{Incoming, Received};
-use crate::courier::Inner;
-use crate::sync::lock;
+use crate::async_notifier::AsyncNotifier;
+use crate::channel::{IncomingChannel, Received};
+use crate::inbox_registry::{InboxListener, InboxRegistry, InboxShared};
+use crate::keep_alive::KeepAlive;
 use crate::wait::{Deadline, Wait};
-use crate::zeromq::listener::ZmqListener;
 
-/// What the transports see of an inbox.
-pub(crate) struct InboxShared {
-    pub(crate) name: String,
-    pub(crate) depth: u32,
-    pub(crate) bell: Arc<Bell>,
-    channels: Mutex<Vec<Arc<dyn Incoming>>>,
-    /// Counts changes of `channels`.
-    version: AtomicU64,
-    closed: AtomicBool,
-}
-
-impl InboxShared {
-    pub(crate) fn new(name: &str, depth: u32) -> Result<Self> {
-        Ok(Self {
-            name: name.to_owned(),
-            depth,
-            bell: Arc::new(Bell::new()?),
-            channels: Mutex::default(),
-            version: AtomicU64::new(1),
-            closed: AtomicBool::new(false),
-        })
-    }
-
-    /// Adds a channel; an error where the inbox is closed.
-    pub(crate) fn add(&self, channel: Arc<dyn Incoming>) -> Result<()> {
-        let mut channels = lock(&self.channels);
-        if self.closed.load(Ordering::Acquire) {
-            return Err(crate::sender::inbox_closed());
-        }
-        channels.push(channel);
-        self.version.fetch_add(1, Ordering::Release);
-        drop(channels);
-        // It may be asleep, and knows nothing of the channel's alarm yet.
-        self.bell.ring();
-        Ok(())
-    }
-}
-
-/// Where a block receives messages. One thread, or one task, at a time.
+/// Where a unit receives messages. One thread, or one task, at a time.
 pub struct Inbox {
     shared: Arc<InboxShared>,
-    courier: Arc<Inner>,
+    registry: Arc<InboxRegistry>,
     address: Address,
-    spin: Duration,
-    /// What `shared` had at `version`.
-    channels: Vec<Arc<dyn Incoming>>,
-    version: u64,
+    spin_time: Duration,
+    /// What `shared` had at `channels_version`.
+    channels: Vec<Arc<dyn IncomingChannel>>,
+    channels_version: u64,
     /// The channel that is looked at first, so that none is always last.
-    next: usize,
-    /// The bell at tokio, once a task has waited.
-    async_bell: Option<AsyncBell>,
+    next_channel: usize,
+    /// The notifier at tokio, once a task has waited.
+    async_notifier: Option<AsyncNotifier>,
     /// What else is there for as long as the inbox is: sockets of the network.
-    listeners: Vec<Arc<ZmqListener>>,
+    listeners: Vec<Arc<dyn InboxListener>>,
+    /// What drives its channels, for as long as somebody receives.
+    _endpoint: KeepAlive,
 }
 
 impl Inbox {
     pub(crate) fn new(
         shared: Arc<InboxShared>,
-        courier: Arc<Inner>,
+        registry: Arc<InboxRegistry>,
         address: Address,
-        spin: Duration,
-        listeners: Vec<Arc<ZmqListener>>,
+        spin_time: Duration,
+        listeners: Vec<Arc<dyn InboxListener>>,
+        endpoint: KeepAlive,
     ) -> Self {
         Self {
             shared,
-            courier,
+            registry,
             address,
-            spin,
+            spin_time,
             channels: Vec::new(),
-            version: 0,
-            next: 0,
-            async_bell: None,
+            channels_version: 0,
+            next_channel: 0,
+            async_notifier: None,
             listeners,
+            _endpoint: endpoint,
         }
     }
 
@@ -98,25 +61,25 @@ impl Inbox {
     }
 
     /// How many senders there are.
-    pub fn senders(&self) -> usize {
-        lock(&self.shared.channels).len()
+    pub fn sender_count(&self) -> usize {
+        self.shared.lock_channels().len()
     }
 
     /// What is there now; does not wait.
     pub fn try_receive(&mut self) -> Option<Received> {
-        if self.version != self.shared.version.load(Ordering::Acquire) {
-            let channels = lock(&self.shared.channels);
+        if self.channels_version != self.shared.channels_version() {
+            let channels = self.shared.lock_channels();
             self.channels.clone_from(&channels);
-            self.version = self.shared.version.load(Ordering::Acquire);
+            self.channels_version = self.shared.channels_version();
         }
         for step in 0..self.channels.len() {
-            let index = (self.next + step) % self.channels.len();
-            let Some(received) = self.channels[index].take() else { continue };
-            self.next = index + 1;
+            let index = (self.next_channel + step) % self.channels.len();
+            let Some(received) = self.channels[index].take_next() else { continue };
+            self.next_channel = index + 1;
             if let Received::Closed(_) | Received::Lost(..) = received {
                 let channel = self.channels.remove(index);
-                self.next = index;
-                let mut channels = lock(&self.shared.channels);
+                self.next_channel = index;
+                let mut channels = self.shared.lock_channels();
                 channels.retain(|other| !Arc::ptr_eq(other, &channel));
             }
             return Some(received);
@@ -132,8 +95,8 @@ impl Inbox {
         if wait == Wait::No {
             return None;
         }
-        if self.spin > Duration::ZERO {
-            let end = Deadline::after(self.spin);
+        if self.spin_time > Duration::ZERO {
+            let end = Deadline::after(self.spin_time);
             while !end.has_passed() {
                 for _ in 0..16 {
                     std::hint::spin_loop();
@@ -143,17 +106,17 @@ impl Inbox {
                 }
             }
         }
-        let bell = Arc::clone(&self.shared.bell);
+        let notifier = Arc::clone(&self.shared.notifier);
         loop {
-            let received = self.arm();
+            let received = self.arm_channels();
             if received.is_some() {
-                self.disarm();
+                self.disarm_channels();
                 return received;
             }
-            let rang = bell.sleep(wait);
-            self.disarm();
+            let notified = notifier.sleep_until_notified(wait);
+            self.disarm_channels();
             let received = self.try_receive();
-            if received.is_some() || !rang {
+            if received.is_some() || !notified {
                 return received;
             }
         }
@@ -164,44 +127,48 @@ impl Inbox {
         if let Some(received) = self.try_receive() {
             return Ok(Some(received));
         }
-        let bell = match self.async_bell.take() {
-            Some(bell) => bell,
-            None => AsyncBell::new(&self.shared.bell)?,
+        let async_notifier = match self.async_notifier.take() {
+            Some(async_notifier) => async_notifier,
+            None => AsyncNotifier::new(&self.shared.notifier)?,
         };
-        let received = self.receive_at(&bell, wait).await?;
+        let received = self.receive_when_notified(&async_notifier, wait).await?;
         // Kept for the next time; one that failed belongs to a runtime that is gone.
-        self.async_bell = Some(bell);
+        self.async_notifier = Some(async_notifier);
         Ok(received)
     }
 
-    async fn receive_at(&mut self, bell: &AsyncBell, wait: Wait) -> Result<Option<Received>> {
-        let own = Arc::clone(&self.shared.bell);
+    async fn receive_when_notified(
+        &mut self,
+        async_notifier: &AsyncNotifier,
+        wait: Wait,
+    ) -> Result<Option<Received>> {
+        let notifier = Arc::clone(&self.shared.notifier);
         loop {
-            let received = self.arm();
+            let received = self.arm_channels();
             if received.is_some() {
-                self.disarm();
+                self.disarm_channels();
                 return Ok(received);
             }
-            let rang = bell.sleep(&own, wait).await?;
-            self.disarm();
+            let notified = async_notifier.sleep_until_notified(&notifier, wait).await?;
+            self.disarm_channels();
             let received = self.try_receive();
-            if received.is_some() || !rang {
+            if received.is_some() || !notified {
                 return Ok(received);
             }
         }
     }
 
     /// Sets every channel's alarm, and looks once more.
-    fn arm(&mut self) -> Option<Received> {
+    fn arm_channels(&mut self) -> Option<Received> {
         for channel in &self.channels {
-            channel.arm();
+            channel.arm_wakeup();
         }
         self.try_receive()
     }
 
-    fn disarm(&mut self) {
+    fn disarm_channels(&mut self) {
         for channel in &self.channels {
-            channel.disarm();
+            channel.disarm_wakeup();
         }
     }
 }
@@ -209,39 +176,26 @@ impl Inbox {
 impl AsFd for Inbox {
     /// Readable when there may be something to receive and the inbox waits; for event loops.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.bell.as_fd()
+        self.shared.notifier.as_fd()
     }
 }
 
 impl Drop for Inbox {
     fn drop(&mut self) {
-        self.courier.forget_inbox(&self.shared);
-        let mut open = lock(&self.shared.channels);
-        self.shared.closed.store(true, Ordering::Release);
-        let channels = std::mem::take(&mut *open);
-        drop(open);
+        self.registry.forget_inbox(&self.shared);
+        let channels = self.shared.close_for_channels();
         // Not with the list locked: a listener adds to it while it has a lock that closing takes.
         for channel in channels {
-            channel.close();
+            channel.close_receiving();
         }
         for listener in self.listeners.drain(..) {
-            ZmqListener::retire(listener, &self.courier);
+            listener.retire_when_drained();
         }
     }
 }
 
 impl std::fmt::Debug for Inbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Inbox({}, {} senders)", self.shared.name, self.senders())
-    }
-}
-
-/// A name that an inbox can have.
-pub(crate) fn check_name(name: &str) -> Result<()> {
-    match name.len() {
-        1..=200 => Ok(()),
-        len => Err(Error::usage(format!(
-            "the name of an inbox has between 1 and 200 bytes, not {len}"
-        ))),
+        write!(f, "Inbox({}, {} senders)", self.shared.name, self.sender_count())
     }
 }

@@ -4,23 +4,23 @@ use std::sync::Arc;
 
 use tessera_core::{DType, Error, Region, Result, Tensor, element_count};
 
-use crate::layout::Descriptor;
+use crate::layout::TensorDescriptor;
 
 /// The tensor that a descriptor finds `offset` bytes into `region`, in place where that can be.
-pub(crate) fn tensor(
-    descriptor: &Descriptor,
+pub(crate) fn tensor_from_region(
+    descriptor: &TensorDescriptor,
     region: Arc<dyn Region>,
     offset: usize,
 ) -> Result<Tensor> {
-    let end = offset.checked_add(descriptor.bytes).filter(|end| *end <= region.len());
+    let end = offset.checked_add(descriptor.bytes).filter(|end| *end <= region.byte_len());
     let end = end.ok_or_else(|| {
         Error::invalid(format!(
             "a tensor of {} bytes, {offset} into a buffer of {}",
             descriptor.bytes,
-            region.len()
+            region.byte_len()
         ))
     })?;
-    let Descriptor { dtype, shape, .. } = descriptor;
+    let TensorDescriptor { dtype, shape, .. } = descriptor;
     if *dtype == DType::String || !descriptor.is_contiguous() {
         let unreadable = || Error::unsupported("a tensor that the CPU can't read");
         let bytes =
@@ -30,21 +30,25 @@ pub(crate) fn tensor(
                 let count = element_count(shape).unwrap_or(usize::MAX);
                 Tensor::from_strings(shape, unpack_strings(bytes, count)?)
             }
-            _ => Tensor::copied(*dtype, shape, &descriptor.gather(bytes)?),
+            _ => Tensor::copy_from_bytes(*dtype, shape, &descriptor.gather_elements(bytes)?),
         };
     }
-    if !is_copied(descriptor, &*region, offset) {
+    if !must_be_copied(descriptor, &*region, offset) {
         return Tensor::from_region_at(*dtype, shape, region, offset);
     }
     let bytes = region.bytes().and_then(|bytes| bytes.get(offset..end));
-    Tensor::copied(*dtype, shape, bytes.unwrap_or_default())
+    Tensor::copy_from_bytes(*dtype, shape, bytes.unwrap_or_default())
 }
 
 /// Whether such a tensor can't be used where it is.
-pub(crate) fn is_copied(descriptor: &Descriptor, region: &dyn Region, offset: usize) -> bool {
-    let Descriptor { dtype, .. } = descriptor;
+pub(crate) fn must_be_copied(
+    descriptor: &TensorDescriptor,
+    region: &dyn Region,
+    offset: usize,
+) -> bool {
+    let TensorDescriptor { dtype, .. } = descriptor;
     // Engines read elements through pointers of their type.
-    let alignment = dtype.bytes(1).unwrap_or(1).clamp(1, 8);
+    let alignment = dtype.byte_len(1).unwrap_or(1).clamp(1, 8);
     let address = region.address().as_ptr().addr().wrapping_add(offset);
     *dtype == DType::String || !descriptor.is_contiguous() || !address.is_multiple_of(alignment)
 }
@@ -79,7 +83,7 @@ pub(crate) fn unpack_strings(bytes: &[u8], count: usize) -> Result<Vec<Vec<u8>>>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Place;
+    use crate::layout::TensorPlace;
     use tessera_core::HostBuffer;
 
     #[test]
@@ -97,27 +101,28 @@ mod tests {
     #[test]
     fn strides_are_followed() {
         // The transposed view of [[0, 1, 2], [3, 4, 5]].
-        let descriptor = Descriptor {
+        let descriptor = TensorDescriptor {
             dtype: DType::U8,
             shape: vec![3, 2],
             strides: vec![1, 3],
             bytes: 6,
-            place: Place::Frame(0),
+            place: TensorPlace::Frame(0),
         };
         let mut buffer = HostBuffer::new(8);
         buffer.bytes_mut().unwrap().copy_from_slice(&[9, 9, 0, 1, 2, 3, 4, 5]);
         let region: Arc<dyn Region> = Arc::new(buffer);
-        let tensor = tensor(&descriptor, Arc::clone(&region), 2).unwrap();
+        let tensor = tensor_from_region(&descriptor, Arc::clone(&region), 2).unwrap();
         assert_eq!(tensor.bytes().unwrap(), [0, 3, 1, 4, 2, 5]);
-        assert!(super::tensor(&descriptor, region, 3).is_err());
+        assert!(tensor_from_region(&descriptor, region, 3).is_err());
     }
 
     #[test]
     fn elements_that_are_not_aligned_are_copied() {
         let buffer: Arc<dyn Region> = Arc::new(HostBuffer::new(16));
         let at = |offset| {
-            let descriptor = Descriptor::contiguous(DType::F32, &[2], 8, Place::Frame(0));
-            tensor(&descriptor, Arc::clone(&buffer), offset).unwrap()
+            let descriptor =
+                TensorDescriptor::contiguous(DType::F32, &[2], 8, TensorPlace::Frame(0));
+            tensor_from_region(&descriptor, Arc::clone(&buffer), offset).unwrap()
         };
         let start = buffer.address().as_ptr().addr();
         assert_eq!(at(4).address(), Some(start + 4));

@@ -1,8 +1,8 @@
 //! Memory that processes share: anonymous files, handed over as descriptors.
 //!
-//! Such a segment has no name: nobody can open it who was not given it, and the kernel frees it when
-//! the last process that has it is gone, however that process ended. There is nothing to clean up,
-//! and nothing to find under the shared-memory folder.
+//! Such a segment has no name: nobody can open it who was not given it, and the kernel frees it
+//! when the last process that has it is gone, however that process ended. There is nothing to clean
+//! up, and nothing to find under the shared-memory folder.
 //!
 //! Segments can't be shrunk (they are sealed), so that a peer can't make us fault by cutting one
 //! short; a segment that came from a peer is refused unless it has that seal and the right length.
@@ -22,7 +22,7 @@ use tessera_core::{Error, Result};
 
 /// Who may write a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Writers {
+pub(crate) enum SegmentWriters {
     /// Everyone who has it.
     All,
     /// Its creator alone; the kernel refuses writable mappings to others.
@@ -45,9 +45,9 @@ unsafe impl Sync for Segment {}
 
 impl Segment {
     /// New memory of `len` zeroed bytes. Pages take no memory before they are written.
-    pub(crate) fn create(len: usize, writers: Writers) -> Result<Self> {
+    pub(crate) fn create(len: usize, writers: SegmentWriters) -> Result<Self> {
         let fail = |error: rustix::io::Errno| {
-            Error::io(format!("{len} bytes of shared memory"), &error.into())
+            Error::from_io(format!("{len} bytes of shared memory"), &error.into())
         };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = memfd_create("tessera", flags).map_err(fail)?;
@@ -55,8 +55,8 @@ impl Segment {
         fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(fail)?;
         ftruncate(&fd, len as u64).map_err(fail)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(fail)?;
-        let segment = Self::map(fd, len, true).map_err(fail)?;
-        if writers == Writers::Creator {
+        let segment = Self::map_descriptor(fd, len, true).map_err(fail)?;
+        if writers == SegmentWriters::Creator {
             fcntl_add_seals(&segment.fd, SealFlags::FUTURE_WRITE).map_err(fail)?;
         }
         fcntl_add_seals(&segment.fd, SealFlags::SEAL).map_err(fail)?;
@@ -65,7 +65,8 @@ impl Segment {
 
     /// Memory that a peer created: refused unless it has `len` bytes and can't lose any.
     pub(crate) fn open(fd: OwnedFd, len: usize, writable: bool) -> Result<Self> {
-        let fail = |error: rustix::io::Errno| Error::io("a peer's shared memory", &error.into());
+        let fail =
+            |error: rustix::io::Errno| Error::from_io("a peer's shared memory", &error.into());
         let seals = fcntl_get_seals(&fd).map_err(fail)?;
         let actual = fstat(&fd).map_err(fail)?.st_size;
         if !seals.contains(SealFlags::SHRINK) || usize::try_from(actual) != Ok(len) {
@@ -73,10 +74,10 @@ impl Segment {
                 "a peer's shared memory has {actual} bytes and seals {seals:?}, not {len} for good"
             )));
         }
-        Self::map(fd, len, writable).map_err(fail)
+        Self::map_descriptor(fd, len, writable).map_err(fail)
     }
 
-    fn map(fd: OwnedFd, len: usize, writable: bool) -> rustix::io::Result<Self> {
+    fn map_descriptor(fd: OwnedFd, len: usize, writable: bool) -> rustix::io::Result<Self> {
         let write = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
         // SAFETY: a fresh mapping that overlaps nothing.
         let address = unsafe {
@@ -105,7 +106,7 @@ impl Segment {
     ///
     /// # Panics
     /// Where `offset` is not aligned and within the segment: offsets are ours, never a peer's.
-    pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
+    pub(crate) fn atomic_u32(&self, offset: usize) -> &AtomicU32 {
         assert!(self.writable && offset.is_multiple_of(4) && offset + 4 <= self.len);
         // SAFETY: in bounds, aligned (mappings start at a page), and only ever accessed atomically.
         unsafe { self.address.add(offset).cast::<AtomicU32>().as_ref() }
@@ -115,7 +116,7 @@ impl Segment {
     ///
     /// # Panics
     /// Where `offset` is not aligned and within the segment: offsets are ours, never a peer's.
-    pub(crate) fn u64(&self, offset: usize) -> &AtomicU64 {
+    pub(crate) fn atomic_u64(&self, offset: usize) -> &AtomicU64 {
         assert!(self.writable && offset.is_multiple_of(8) && offset + 8 <= self.len);
         // SAFETY: as above.
         unsafe { self.address.add(offset).cast::<AtomicU64>().as_ref() }
@@ -124,7 +125,7 @@ impl Segment {
     /// Copies bytes in; `None` where they don't fit.
     ///
     /// A peer that reads them at the same time reads garbage; the callers' protocols rule that out.
-    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Option<()> {
+    pub(crate) fn write_bytes(&self, offset: usize, bytes: &[u8]) -> Option<()> {
         if !self.writable || offset.checked_add(bytes.len())? > self.len {
             return None;
         }
@@ -140,7 +141,7 @@ impl Segment {
     /// Copies bytes out; `None` where there are not that many.
     ///
     /// The copy is what is checked and used: a peer may change the original meanwhile.
-    pub(crate) fn read(&self, offset: usize, len: usize) -> Option<Vec<u8>> {
+    pub(crate) fn read_bytes(&self, offset: usize, len: usize) -> Option<Vec<u8>> {
         if offset.checked_add(len)? > self.len {
             return None;
         }
@@ -161,7 +162,7 @@ impl Segment {
     ///
     /// # Safety
     /// Nobody may write them while the slice lives.
-    pub(crate) unsafe fn slice(&self, offset: usize, len: usize) -> Option<&[u8]> {
+    pub(crate) unsafe fn payload_slice(&self, offset: usize, len: usize) -> Option<&[u8]> {
         if offset.checked_add(len)? > self.len {
             return None;
         }
@@ -174,7 +175,7 @@ impl Segment {
     /// # Safety
     /// Nobody else may read or write them while the slice lives.
     #[allow(clippy::mut_from_ref, reason = "the caller has the buffer for itself")]
-    pub(crate) unsafe fn slice_mut(&self, offset: usize, len: usize) -> Option<&mut [u8]> {
+    pub(crate) unsafe fn payload_slice_mut(&self, offset: usize, len: usize) -> Option<&mut [u8]> {
         if !self.writable || offset.checked_add(len)? > self.len {
             return None;
         }
@@ -203,18 +204,18 @@ mod tests {
 
     #[test]
     fn only_the_creator_can_write_where_it_says_so() {
-        let segment = Segment::create(4096, Writers::Creator).unwrap();
+        let segment = Segment::create(4096, SegmentWriters::Creator).unwrap();
         let fd = segment.as_fd().try_clone_to_owned().unwrap();
         assert!(Segment::open(fd.try_clone().unwrap(), 4096, true).is_err());
         let peer = Segment::open(fd, 4096, false).unwrap();
-        segment.write(10, b"there").unwrap();
-        assert_eq!(peer.read(10, 5).unwrap(), b"there");
-        assert_eq!(peer.write(0, b"x"), None);
+        segment.write_bytes(10, b"there").unwrap();
+        assert_eq!(peer.read_bytes(10, 5).unwrap(), b"there");
+        assert_eq!(peer.write_bytes(0, b"x"), None);
     }
 
     #[test]
     fn a_segment_is_its_owners_alone_and_stays_as_long_as_it_is() {
-        let segment = Segment::create(4096, Writers::All).unwrap();
+        let segment = Segment::create(4096, SegmentWriters::All).unwrap();
         let status = fstat(&segment.fd).unwrap();
         assert_eq!(status.st_mode & 0o777, 0o600);
         assert!(ftruncate(&segment.fd, 0).is_err());

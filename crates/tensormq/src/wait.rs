@@ -65,7 +65,7 @@ impl Wait {
     }
 
     /// The time that a system call may sleep; `None` for ever.
-    pub(crate) fn timeout(self) -> Option<Timespec> {
+    pub(crate) fn poll_timeout(self) -> Option<Timespec> {
         let duration = match self {
             Self::No => Duration::ZERO,
             Self::Until(deadline) => deadline.remaining(),
@@ -77,11 +77,11 @@ impl Wait {
         })
     }
 
-    /// A part of the time, after which to look again: for what nobody rings for.
+    /// A part of the time, after which to look again: for what nobody notifies us of.
     ///
-    /// A sender's own channel rings for it. Memory for copies, which all senders of a process share,
+    /// A sender's own channel notifies it. Memory for copies, which all senders of a process share,
     /// does not.
-    pub(crate) fn slice(self) -> Self {
+    pub(crate) fn poll_slice(self) -> Self {
         let soon = Deadline::after(Duration::from_millis(10));
         match self {
             Self::No => Self::No,

@@ -16,7 +16,7 @@ use common::{
     receive, soon, until, within,
 };
 use tessera_core::ErrorKind;
-use tessera_tensormq::{Fate, Inbox, InboxOptions, Received, RequestId, Wait};
+use tessera_tensormq::{Deadline, Inbox, InboxOptions, MessageFate, Received, RequestId, Wait};
 
 /// Receives until the connection is gone; gives back the requests that came before.
 fn receive_until_interrupted(inbox: &mut Inbox) -> Vec<u128> {
@@ -44,8 +44,8 @@ fn deliver_everything(
             let tensors = vec![payload(request, size(request))];
             sender.send(message(request).with_tensors(tensors), soon()).unwrap();
         }
-        sender.finish(soon()).unwrap();
-        assert!(sender.failed().is_empty());
+        sender.wait_until_finished(soon()).unwrap();
+        assert!(sender.take_failed_messages().is_empty());
     });
     let cutting = thread::spawn(move || {
         let mut random = Random(0x5eed);
@@ -104,6 +104,44 @@ fn several_lanes_that_are_cut_deliver_everything_once_and_in_order() {
 }
 
 #[test]
+fn a_message_that_waits_for_the_network_is_as_old_as_it_is_when_it_arrives() {
+    let mut pair = pair(&options(LONG), 1);
+    let away = Duration::from_secs(3);
+    let deadline = Deadline::after(Duration::from_secs(60));
+    pair.relay.cut();
+    // One before the sender noticed, perhaps, and one after.
+    let sent: Vec<_> = (0..2)
+        .map(|request| {
+            let message = message(request).with_deadline(deadline);
+            let times = (message.accepted(), message.made());
+            pair.sender.send(message, soon()).unwrap();
+            until("it notices", || pair.sender.is_interrupted());
+            times
+        })
+        .collect();
+    thread::sleep(away);
+    pair.relay.mend();
+    for (accepted, made) in sent {
+        let received = loop {
+            match pair.inbox.receive(soon()) {
+                Some(Received::Message(message)) => break message,
+                Some(Received::Interrupted(_) | Received::Resumed(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        let late = [
+            received.accepted().checked_sub(accepted),
+            received.made().checked_sub(made),
+            received.deadline().unwrap().nanoseconds().checked_sub(deadline.nanoseconds()),
+        ];
+        // What it waited at the sender is known, and only what it was on the way is not.
+        for late in late.map(|late| Duration::from_nanos(late.unwrap())) {
+            assert!(late < away / 2, "{late:?}");
+        }
+    }
+}
+
+#[test]
 fn when_the_network_stays_away_every_message_is_accounted_for_once() {
     let mut pair = pair(&options(LEASE), 1);
     // So that the sender does not know what was taken.
@@ -123,7 +161,7 @@ fn when_the_network_stays_away_every_message_is_accounted_for_once() {
     // What was not taken by now never is.
     match pair.inbox.receive(soon()) {
         Some(Received::Lost(peer, error)) => {
-            assert_eq!(peer.courier, pair.from.id());
+            assert_eq!(peer.endpoint_id, pair.from.id());
             assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
             assert!(start.elapsed() >= LEASE);
         }
@@ -134,15 +172,15 @@ fn when_the_network_stays_away_every_message_is_accounted_for_once() {
     assert!(elapsed >= PATIENCE && elapsed < PATIENCE + SLACK, "{elapsed:?}");
     let error = pair.sender.send(message(99), soon()).unwrap_err().error;
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-    assert_eq!(pair.sender.finish(soon()).unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(pair.sender.in_flight(), 0);
+    assert_eq!(pair.sender.wait_until_finished(soon()).unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(pair.sender.in_flight_count(), 0);
     let fates = fates(&mut pair.sender);
     for request in 0..12 {
         let was_received = received.contains(&request);
         match fates.get(&request) {
-            None | Some(Fate::Taken) => assert!(was_received, "{request}: {fates:?}"),
-            Some(Fate::NotTaken) => assert!(!was_received, "{request}: {fates:?}"),
-            Some(Fate::Unknown) => {}
+            None | Some(MessageFate::Taken) => assert!(was_received, "{request}: {fates:?}"),
+            Some(MessageFate::NotTaken) => assert!(!was_received, "{request}: {fates:?}"),
+            Some(MessageFate::Unknown) => {}
         }
     }
     pair.relay.mend();
@@ -182,13 +220,13 @@ fn a_sender_that_comes_back_after_the_lease_is_told_exactly_what_was_taken() {
     let held: Vec<_> = held.iter().map(|message| message.request().0).collect();
     let mut expected = BTreeMap::new();
     for request in (0..8).filter(|request| !received.contains(request)) {
-        let fate = if held.contains(&request) { Fate::Taken } else { Fate::NotTaken };
+        let fate = if held.contains(&request) { MessageFate::Taken } else { MessageFate::NotTaken };
         expected.insert(request, fate);
     }
     assert_eq!(fates(&mut pair.sender), expected);
     let later = pair.inbox.receive(Wait::at_most(Duration::from_millis(100)));
     assert!(later.is_none(), "{later:?}");
-    assert_eq!(pair.inbox.senders(), 0);
+    assert_eq!(pair.inbox.sender_count(), 0);
 }
 
 #[test]
@@ -196,7 +234,7 @@ fn silence_is_noticed_and_what_was_sent_into_it_arrives_once_it_ends() {
     let mut pair = pair(&options(LONG), 1);
     pair.sender.send(message(0), soon()).unwrap();
     drop(receive(&mut pair.inbox));
-    pair.sender.finish(soon()).unwrap();
+    pair.sender.wait_until_finished(soon()).unwrap();
     let start = Instant::now();
     pair.relay.freeze();
     for request in 1..4 {
@@ -207,13 +245,13 @@ fn silence_is_noticed_and_what_was_sent_into_it_arrives_once_it_ends() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     pair.relay.mend();
     match pair.inbox.receive(soon()) {
-        Some(Received::Resumed(peer)) => assert_eq!(peer.courier, pair.from.id()),
+        Some(Received::Resumed(peer)) => assert_eq!(peer.endpoint_id, pair.from.id()),
         other => panic!("expected it to resume, got {other:?}"),
     }
     for request in 1..4 {
         assert_eq!(receive(&mut pair.inbox).request(), RequestId(request));
     }
-    pair.sender.finish(soon()).unwrap();
+    pair.sender.wait_until_finished(soon()).unwrap();
     assert!(!pair.sender.is_interrupted());
 }
 
@@ -238,7 +276,7 @@ fn silence_is_noticed_also_in_the_middle_of_sending_much() {
     for request in 0..32 {
         assert_eq!(receive(&mut pair.inbox).request(), RequestId(request));
     }
-    pair.sender.finish(soon()).unwrap();
+    pair.sender.wait_until_finished(soon()).unwrap();
 }
 
 #[test]
@@ -249,5 +287,5 @@ fn a_tensor_that_is_long_on_its_way_over_a_slow_network_arrives() {
     let tensors = vec![payload(1, 8 << 20)];
     pair.sender.send(message(1).with_tensors(tensors), soon()).unwrap();
     check_payload(&receive(&mut pair.inbox), 8 << 20);
-    pair.sender.finish(soon()).unwrap();
+    pair.sender.wait_until_finished(soon()).unwrap();
 }

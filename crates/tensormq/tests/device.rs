@@ -1,4 +1,5 @@
-//! Tensors on a GPU, between two processes. Without a GPU there is nothing to test, and the test says so.
+//! Tensors on a GPU, between two processes. Without a GPU there is nothing to test, and the test
+//! says so.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -6,10 +7,10 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tessera_core::{DType, Location, Tensor, TensorMut, ToBeWritten};
-use tessera_cuda::{Gpu, copy, copy_across, to_device, to_host};
+use tessera_core::{DType, MemoryLocation, Tensor, TensorMut, UnwrittenRegion};
+use tessera_cuda::{Gpu, copy_between_gpus, copy_on_device, to_device, to_host};
 use tessera_tensormq::{
-    Address, Buffers, Courier, CourierOptions, Inbox, InboxOptions, Message, Received, RequestId,
+    Address, Buffers, Endpoint, EndpointOptions, Inbox, InboxOptions, Message, Received, RequestId,
     Wait,
 };
 
@@ -35,7 +36,7 @@ fn values(round: usize) -> Vec<f32> {
 }
 
 fn floats(tensor: &Tensor) -> Vec<f64> {
-    to_host(tensor).unwrap().settled().unwrap().to_f64().unwrap()
+    to_host(tensor).unwrap().wait_fence_on_host().unwrap().to_f64().unwrap()
 }
 
 fn next(inbox: &mut Inbox) -> Message {
@@ -48,45 +49,54 @@ fn next(inbox: &mut Inbox) -> Message {
     }
 }
 
-/// The other process: sends tensors of two pools on the GPU, every second one before the GPU was told to write it.
+/// The other process: sends tensors of two pools on the GPU, every second one before the work that
+/// writes it was launched.
 #[test]
 fn the_other_process() {
     let Ok(address) = std::env::var(OTHER) else { return };
     let address: Address = serde_json::from_str(&address).unwrap();
     let gpu = Gpu::open(0).unwrap();
-    let courier = Courier::start(CourierOptions::default()).unwrap();
-    let mut sender = courier.connect(&address).unwrap();
+    let endpoint = Endpoint::start(EndpointOptions::default()).unwrap();
+    let mut sender = endpoint.connect(&address).unwrap();
     let buffers = [Buffers { bytes: COUNT * 4, count: 3 }];
-    let pools = [courier.pool_on(0, &buffers).unwrap(), courier.pool_on(0, &buffers).unwrap()];
+    let pools = [
+        endpoint.create_gpu_pool(0, &buffers).unwrap(),
+        endpoint.create_gpu_pool(0, &buffers).unwrap(),
+    ];
     for round in 0..ROUNDS {
         let source = Tensor::from_f32(&[COUNT], &values(round)).unwrap();
         let source = to_device(&gpu, &source).unwrap();
-        let buffer = pools[round % 2].borrow(COUNT * 4, patience()).unwrap();
-        let message = Message::new(RequestId(round as u128), "task", &["next"]).unwrap();
+        let buffer = pools[round % 2].borrow_buffer(COUNT * 4, patience()).unwrap();
+        let message = Message::new(RequestId(round as u128), "task", b"next").unwrap();
         if round % 2 == 0 {
-            let mut tensor = TensorMut::over(DType::F32, &[COUNT], buffer).unwrap();
+            let mut tensor = TensorMut::from_buffer(DType::F32, &[COUNT], buffer).unwrap();
             // As between two GPUs, of which there is one.
-            copy_across(&source, &mut tensor).unwrap();
+            copy_between_gpus(&source, &mut tensor).unwrap();
             sender.send(message.with_tensors(vec![tensor.freeze()]), patience()).unwrap();
         } else {
-            let tensor = TensorMut::over(DType::F32, &[COUNT], buffer).unwrap().freeze();
+            let tensor = TensorMut::from_buffer(DType::F32, &[COUNT], buffer).unwrap().freeze();
             let (region, _) = tensor.region().unwrap();
-            let mut target =
-                TensorMut::over(DType::F32, &[COUNT], Box::new(ToBeWritten(region.clone())))
-                    .unwrap();
-            sender.send(message.with_tensors(vec![tensor.clone()]).ahead(), patience()).unwrap();
+            let mut target = TensorMut::from_buffer(
+                DType::F32,
+                &[COUNT],
+                Box::new(UnwrittenRegion(region.clone())),
+            )
+            .unwrap();
+            sender
+                .send(message.with_tensors(vec![tensor.clone()]).with_early_send(), patience())
+                .unwrap();
             // Long enough for a receiver that is a little behind.
             std::thread::sleep(Duration::from_millis(20));
-            copy(&source, &mut target).unwrap();
-            courier.written(&tensor).unwrap();
+            copy_on_device(&source, &mut target).unwrap();
+            endpoint.signal_write_fence(&tensor).unwrap();
         }
     }
-    sender.finish(patience()).unwrap();
+    sender.wait_until_finished(patience()).unwrap();
     // One that is announced and never written: whoever waits for it learns of this process' end.
-    let buffer = pools[0].borrow(COUNT * 4, patience()).unwrap();
-    let tensor = TensorMut::over(DType::F32, &[COUNT], buffer).unwrap().freeze();
-    let message = Message::new(RequestId(999), "task", &["next"]).unwrap();
-    sender.send(message.with_tensors(vec![tensor]).ahead(), patience()).unwrap();
+    let buffer = pools[0].borrow_buffer(COUNT * 4, patience()).unwrap();
+    let tensor = TensorMut::from_buffer(DType::F32, &[COUNT], buffer).unwrap().freeze();
+    let message = Message::new(RequestId(999), "task", b"next").unwrap();
+    sender.send(message.with_tensors(vec![tensor]).with_early_send(), patience()).unwrap();
     std::io::stdout().flush().unwrap();
     std::thread::sleep(Duration::from_millis(300));
     std::process::abort();
@@ -98,37 +108,38 @@ fn tensors_stay_on_the_gpu_between_processes_and_are_waited_for_there() {
         return;
     }
     let gpu = Gpu::open(0).unwrap();
-    let courier = Courier::start(CourierOptions::default()).unwrap();
-    let mut inbox = courier.inbox("here", &InboxOptions::default()).unwrap();
+    let endpoint = Endpoint::start(EndpointOptions::default()).unwrap();
+    let mut inbox = endpoint.create_inbox("here", &InboxOptions::default()).unwrap();
     let mut other = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "the_other_process", "--nocapture"])
         .env(OTHER, serde_json::to_string(inbox.address()).unwrap())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let mut was_ahead = 0;
+    let mut was_early = 0;
     for round in 0..ROUNDS {
         let message = next(&mut inbox);
         assert_eq!(message.request(), RequestId(round as u128));
+        assert_eq!(message.route(), b"next");
         let tensor = message.tensors()[0].clone();
-        assert_eq!(tensor.location(), Location::Cuda(0));
-        was_ahead += usize::from(tensor.after().is_some_and(|after| !after.is_done()));
+        assert_eq!(tensor.location(), MemoryLocation::Cuda(0));
+        was_early += usize::from(tensor.fence().is_some_and(|fence| !fence.is_done()));
         // On the stream, which waits for the other process, and not on the host.
         let start = Instant::now();
-        let held = to_device(&gpu, &tensor).unwrap();
+        let on_device = to_device(&gpu, &tensor).unwrap();
         // The first time is longer.
         let took = start.elapsed();
         assert!(round < 2 || took < Duration::from_millis(4), "round {round}: {took:?}");
         let expected: Vec<f64> = values(round).into_iter().map(f64::from).collect();
-        assert!(floats(&held) == expected, "round {round}");
+        assert!(floats(&on_device) == expected, "round {round}");
     }
-    assert!(was_ahead >= ROUNDS / 4, "{was_ahead} of {ROUNDS} came before they were written");
+    assert!(was_early >= ROUNDS / 4, "{was_early} of {ROUNDS} came before they were written");
     let never = next(&mut inbox);
     let tensor = never.tensors()[0].clone();
     assert!(!other.wait().unwrap().success());
     let start = Instant::now();
     // It is not written, and nobody waits for it any longer.
-    tensor.settled().ok();
-    gpu.synchronise().unwrap();
+    tensor.wait_fence_on_host().ok();
+    gpu.synchronise_stream().unwrap();
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }

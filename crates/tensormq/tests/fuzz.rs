@@ -1,5 +1,5 @@
-//! Mutates headers of messages and has them parsed: nothing may panic, allocate much, or be believed
-//! that does not hold.
+//! Mutates headers of messages and has them parsed: nothing may panic, allocate much, or be
+//! believed that does not hold.
 //!
 //! The headers are built by hand after the tables at the head of `src/layout.rs`, so that these are
 //! checked too. `TESSERA_FUZZ_SECONDS` says for how long (5 unless told), `TESSERA_FUZZ_SEED` from
@@ -18,12 +18,15 @@ use std::time::{Duration, Instant};
 
 use common::random::Random;
 use tessera_core::{DType, PoolId, PoolSlot, element_count};
-use tessera_tensormq::TraceContext;
-use tessera_tensormq::layout::{Descriptor, MAX_RANK, Place, VERSION, View};
+use tessera_tensormq::layout::{HeaderView, MAX_RANK, TensorDescriptor, TensorPlace, VERSION};
+use tessera_tensormq::{Deadline, TraceContext};
 
-/// Most bytes that reading a header may ask for at once. The largest is the list of steps, of which
-/// a header can promise a thousand; what the tensors promise must not be believed to this.
-const MOST_AT_ONCE: usize = 1 << 16;
+/// Most bytes that reading a header may ask for at once. The largest is the list of the tensors
+/// that are there; how many and how large ones it promises, and how long a route, must not be
+/// believed to this.
+const MOST_AT_ONCE: usize = 1 << 15;
+/// Bytes of a header before its route.
+const PREFIX: usize = 104;
 
 /// The largest allocation since it was last set to 0.
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
@@ -58,7 +61,7 @@ const EXTREMES: [u64; 22] = [
     32,
     33,
     56,
-    96,
+    PREFIX as u64,
     0x7f,
     0x80,
     0xff,
@@ -109,28 +112,24 @@ impl RawTensor {
 struct RawHeader {
     flags: u16,
     task: String,
-    path: Vec<String>,
-    done: u16,
+    route: Vec<u8>,
     request: u128,
     deadline: u64,
     trace: [u8; 16],
     span: [u8; 8],
     trace_flags: u8,
     sequence: u64,
+    accepted: u64,
+    made: u64,
     tensors: Vec<RawTensor>,
 }
 
 impl RawHeader {
     fn bytes(&self) -> Vec<u8> {
-        let mut texts: Vec<u8> = Vec::new();
-        for step in &self.path {
-            texts.extend((step.len() as u16).to_le_bytes());
-        }
-        texts.extend(self.task.bytes());
-        for step in &self.path {
-            texts.extend(step.bytes());
-        }
-        texts.resize(texts.len().next_multiple_of(8), 0);
+        let mut route_and_task = self.route.clone();
+        route_and_task.extend(self.task.bytes());
+        route_and_task.resize(route_and_task.len().next_multiple_of(8), 0);
+        let start = PREFIX + route_and_task.len();
         let mut tensors = Vec::new();
         for tensor in &self.tensors {
             tensor.write(&mut tensors);
@@ -139,20 +138,20 @@ impl RawHeader {
         let mut header = b"TsMQ".to_vec();
         header.extend(VERSION.to_le_bytes());
         header.extend(self.flags.to_le_bytes());
-        header.extend(((96 + texts.len() + tensors.len()) as u32).to_le_bytes());
+        header.extend(((start + tensors.len()) as u32).to_le_bytes());
         header.extend((self.task.len() as u16).to_le_bytes());
-        header.extend((self.path.len() as u16).to_le_bytes());
-        header.extend(self.done.to_le_bytes());
         header.extend((self.tensors.len() as u16).to_le_bytes());
-        header.extend(((96 + texts.len()) as u32).to_le_bytes());
+        header.extend((self.route.len() as u32).to_le_bytes());
+        header.extend((start as u32).to_le_bytes());
         header.extend(self.request.to_le_bytes());
         header.extend(self.deadline.to_le_bytes());
         header.extend(self.trace);
         header.extend(self.span);
         header.extend([self.trace_flags, 0, 0, 0, 0, 0, 0, 0]);
         header.extend(self.sequence.to_le_bytes());
-        header.extend([0u8; 8]);
-        header.extend(texts);
+        header.extend(self.accepted.to_le_bytes());
+        header.extend(self.made.to_le_bytes());
+        header.extend(route_and_task);
         header.extend(tensors);
         header
     }
@@ -164,7 +163,7 @@ fn frame(dtype: DType, shape: &[u64], bytes: u64, number: u32) -> RawTensor {
     for axis in (1..shape.len()).rev() {
         strides[axis - 1] = strides[axis] * shape[axis];
     }
-    let (dtype, shape) = (dtype.onnx() as u8, shape.to_vec());
+    let (dtype, shape) = (dtype.to_onnx() as u8, shape.to_vec());
     RawTensor { dtype, shape, strides, bytes, number, ..RawTensor::default() }
 }
 
@@ -174,19 +173,20 @@ fn pooled(tensor: RawTensor) -> RawTensor {
     RawTensor { place: 1, owner, pool, generation, offset, ..tensor }
 }
 
-/// A message as a block sends it to the next on its host.
+/// A message as a unit sends it to the next on its host.
 fn typical() -> RawHeader {
     RawHeader {
         flags: 1,
         task: "ants".to_owned(),
-        path: ["vision/0", "größe", "exit"].map(str::to_owned).to_vec(),
-        done: 1,
+        route: b"\x00a source route\xff\xfe".to_vec(),
         request: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
         deadline: 1 << 50,
         trace: *b"0123456789abcdef",
         span: *b"01234567",
         trace_flags: 1,
         sequence: 42,
+        accepted: 1 << 48,
+        made: 1 << 49,
         tensors: vec![
             pooled(frame(DType::F32, &[1, 3, 8, 8], 768, 5)),
             pooled(frame(DType::I64, &[4], 32, 6)),
@@ -196,12 +196,15 @@ fn typical() -> RawHeader {
 
 /// The headers that the mutations begin from.
 fn seeds() -> Vec<Vec<u8>> {
-    // As it goes to another host: frames, a time that remains, and every kind of tensor.
+    // As it goes to another host: frames, times that remain and have passed, and every kind of
+    // tensor.
     let strided = RawTensor { strides: vec![1, 4], ..frame(DType::I16, &[3, 2], 14, 0) };
     let spread = RawTensor { strides: vec![5, 1], ..frame(DType::U8, &[4, 3], 18, 1) };
     let network = RawHeader {
         flags: 3,
         deadline: 2_000_000_000,
+        accepted: 3_000_000,
+        made: 1_000_000,
         tensors: vec![
             strided,
             spread,
@@ -213,7 +216,8 @@ fn seeds() -> Vec<Vec<u8>> {
         ..typical()
     };
     let long = RawHeader {
-        path: (0..20).map(|step| format!("étape {step}")).collect(),
+        task: "étape ".repeat(8),
+        route: (0..=255).collect(),
         tensors: (0..16).map(|number| frame(DType::U8, &[2], 2, number)).collect(),
         ..RawHeader::default()
     };
@@ -221,7 +225,9 @@ fn seeds() -> Vec<Vec<u8>> {
         tensors: vec![frame(DType::C128, &[1; MAX_RANK], 16, 0)],
         ..RawHeader::default()
     };
-    let all = [RawHeader::default(), typical(), network, long, deep];
+    // Nobody who waits for it, and it goes to another host.
+    let reply = RawHeader { flags: 2, route: vec![0xff; 5], accepted: 7, ..RawHeader::default() };
+    let all = [RawHeader::default(), typical(), network, long, deep, reply];
     all.iter().map(RawHeader::bytes).collect()
 }
 
@@ -282,18 +288,18 @@ fn case(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     header
 }
 
-fn assert_sound(tensor: &Descriptor) {
-    let Descriptor { dtype, shape, strides, bytes, place } = tensor;
+fn assert_sound(tensor: &TensorDescriptor) {
+    let TensorDescriptor { dtype, shape, strides, bytes, place } = tensor;
     assert!(shape.len() <= MAX_RANK && shape.len() == strides.len());
-    if let Place::Slot { offset, .. } = place {
+    if let TensorPlace::Slot { offset, .. } = place {
         assert!(offset.checked_add(*bytes as u64).is_some(), "{tensor:?}");
     }
     let count = element_count(shape).unwrap();
     if tensor.is_contiguous() {
         // Strings have no size that follows from their shape.
-        assert_eq!(dtype.bytes(count).unwrap_or(*bytes), *bytes, "{tensor:?}");
+        assert_eq!(dtype.byte_len(count).unwrap_or(*bytes), *bytes, "{tensor:?}");
     } else {
-        let width = dtype.bits().unwrap() / 8;
+        let width = dtype.bits_per_element().unwrap() / 8;
         let last = shape.iter().zip(strides).try_fold(0usize, |last, (size, stride)| {
             last.checked_add((size - 1).checked_mul(*stride)?)
         });
@@ -304,7 +310,7 @@ fn assert_sound(tensor: &Descriptor) {
 
 /// Reads all that there is to a header; returns whether it was believed.
 fn read(header: &[u8]) -> bool {
-    let view = match View::parse(header) {
+    let view = match HeaderView::parse(header) {
         Ok(view) => view,
         Err(error) => {
             let error = error.to_string();
@@ -313,14 +319,17 @@ fn read(header: &[u8]) -> bool {
         }
     };
     black_box((view.request(), view.deadline(), view.trace(), view.sequence()));
-    let texts = view.task().len() + view.path().map(str::len).sum::<usize>();
-    assert!(texts <= header.len());
+    black_box((view.accepted(), view.made()));
+    let route = u32::from_le_bytes([header[16], header[17], header[18], header[19]]);
+    assert_eq!(view.route().len(), route as usize);
+    assert!(PREFIX + view.route().len() + view.task().len() <= header.len());
+    assert_eq!(view.route(), &header[PREFIX..PREFIX + view.route().len()]);
     let mut tensors = 0;
     for tensor in view.tensors() {
         assert_sound(&tensor);
         tensors += 1;
     }
-    assert_eq!(tensors, u16::from_le_bytes([header[18], header[19]]));
+    assert_eq!(tensors, u16::from_le_bytes([header[14], header[15]]));
     true
 }
 
@@ -373,21 +382,22 @@ fn no_header_makes_it_panic_or_allocate_much() {
 fn what_the_tables_say_is_what_is_read() {
     let raw = typical();
     let header = raw.bytes();
-    let view = View::parse(&header).unwrap();
+    let view = HeaderView::parse(&header).unwrap();
     assert_eq!(view.request(), raw.request);
     assert_eq!(view.task(), "ants");
-    assert_eq!(view.path().collect::<Vec<_>>(), ["größe", "exit"]);
+    assert_eq!(view.route(), raw.route);
     assert_eq!(view.deadline().unwrap().nanoseconds(), raw.deadline);
+    assert_eq!((view.accepted(), view.made()), (raw.accepted, raw.made));
     let trace = TraceContext { trace: raw.trace, span: raw.span, flags: raw.trace_flags };
     assert_eq!(view.trace(), trace);
     assert_eq!(view.sequence(), raw.sequence);
     let place = |slot| {
         let pool = PoolId { owner: 0xfeed_beef, number: 2 };
-        Place::Slot { slot: PoolSlot { pool, slot, generation: 9 }, offset: 4096 }
+        TensorPlace::Slot { slot: PoolSlot { pool, slot, generation: 9 }, offset: 4096 }
     };
     let expected = [
-        Descriptor::contiguous(DType::F32, &[1, 3, 8, 8], 768, place(5)),
-        Descriptor::contiguous(DType::I64, &[4], 32, place(6)),
+        TensorDescriptor::contiguous(DType::F32, &[1, 3, 8, 8], 768, place(5)),
+        TensorDescriptor::contiguous(DType::I64, &[4], 32, place(6)),
     ];
     assert_eq!(view.tensors().collect::<Vec<_>>(), expected);
 }
@@ -397,6 +407,23 @@ fn a_time_that_remains_is_counted_from_when_it_is_read() {
     let remaining = Duration::from_secs(3600);
     let deadline = remaining.as_nanos() as u64;
     let header = RawHeader { flags: 3, deadline, ..typical() }.bytes();
-    let left = View::parse(&header).unwrap().deadline().unwrap().remaining();
+    let left = HeaderView::parse(&header).unwrap().deadline().unwrap().remaining();
     assert!(left <= remaining && left > remaining / 2);
+}
+
+#[test]
+fn times_that_have_passed_are_counted_from_when_they_are_read() {
+    let (accepted, made) = (20_000_000_000, 10_000_000_000);
+    for flags in [2, 3] {
+        let deadline = if flags == 3 { 1_000_000_000 } else { 0 };
+        let header = RawHeader { flags, deadline, accepted, made, ..typical() }.bytes();
+        let view = HeaderView::parse(&header).unwrap();
+        let before = Deadline::now().nanoseconds();
+        let read = [view.accepted(), view.made()];
+        let after = Deadline::now().nanoseconds();
+        for (time, ago) in read.into_iter().zip([accepted, made]) {
+            let expected = before.saturating_sub(ago)..=after.saturating_sub(ago);
+            assert!(expected.contains(&time), "{time} is not in {expected:?}");
+        }
+    }
 }

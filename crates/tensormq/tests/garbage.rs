@@ -10,69 +10,81 @@ use std::time::Duration;
 
 use common::honest::undisturbed;
 use common::random::Random;
-use common::raw::{NOISE, REFUSED, Raw, bye, header, hello, post};
-use common::{LEASE, LONG, contains, courier, elsewhere, endpoint, options, receive, soon, within};
+use common::raw::{ACCEPTED_AGO, MADE_AGO, REFUSED, ROUTE, Raw, bye, header, hello, post};
+use common::{
+    LEASE, LONG, NOISE, contains, elsewhere, options, receive, socket_address, soon,
+    start_endpoint, within,
+};
 use tessera_core::ErrorKind;
 use tessera_tensormq::layout::VERSION;
-use tessera_tensormq::{Received, RequestId};
+use tessera_tensormq::{Deadline, Received, RequestId};
 
 #[test]
 fn a_header_made_by_hand_after_the_tables_is_understood() {
-    let to = courier();
-    let mut inbox = to.inbox("block", &options(LONG)).unwrap();
+    let to = start_endpoint();
+    let mut inbox = to.create_inbox("unit", &options(LONG)).unwrap();
     let context = zmq::Context::new();
-    let raw = Raw::connect(&context, &endpoint(&inbox));
+    let raw = Raw::connect(&context, &socket_address(&inbox));
     raw.enter(1);
+    let before = Deadline::now().nanoseconds();
     raw.say(&post(77, 1, &[3, 0]));
     let received = receive(&mut inbox);
+    let after = Deadline::now().nanoseconds();
     assert_eq!((received.request(), received.task()), (RequestId(77), "noise"));
-    assert_eq!((received.sequence(), received.path().count()), (1, 0));
+    assert_eq!((received.sequence(), received.route()), (1, &ROUTE[..]));
+    assert_eq!(received.deadline(), None);
+    // Whatever the clock of the other host says, it was so long ago by this one.
+    for (time, ago) in [(received.accepted(), ACCEPTED_AGO), (received.made(), MADE_AGO)] {
+        let ago = ago.as_nanos() as u64;
+        let expected = before.saturating_sub(ago)..=after.saturating_sub(ago);
+        assert!(expected.contains(&time), "{time} is not in {expected:?}");
+    }
     let bytes: Vec<_> = received.tensors().iter().map(|tensor| tensor.bytes().unwrap()).collect();
     assert_eq!(bytes, [&[7u8, 7, 7][..], &[]]);
 }
 
 #[test]
 fn a_hello_that_is_not_welcome_is_told_why() {
-    let to = courier();
-    let mut inbox = to.inbox("block", &options(LONG)).unwrap();
+    let to = start_endpoint();
+    let mut inbox = to.create_inbox("unit", &options(LONG)).unwrap();
     let context = zmq::Context::new();
-    let raw = Raw::connect(&context, &endpoint(&inbox));
+    let raw = Raw::connect(&context, &socket_address(&inbox));
     // Who did not say hello is not heard, and the connection goes on.
     raw.say(&post(1, 1, &[8]));
     raw.say(&[bye(0)]);
     raw.say(&[Vec::new()]);
     let changed = |at: usize, value: u8| {
-        let mut bytes = hello(1, "block");
+        let mut bytes = hello(1, "unit");
         bytes[at] = value;
         bytes
     };
     for (frame, why) in [
-        (changed(4, 9), "the peer speaks version 9 of TensorMQ, this process version 1"),
-        (hello(1, "nowhere"), "here is inbox \"block\""),
+        (changed(4, 9), "the peer speaks version 9 of TensorMQ, this process version 2"),
+        (hello(1, "nowhere"), "here is inbox \"unit\""),
         (changed(34, 17), "more than 16 lanes"),
         (changed(34, 0), "not one of TensorMQ"),
         (changed(7, 1), "the receiver started anew"),
         (changed(7, 2), "not one of TensorMQ"),
         (changed(6, 200), "not one of TensorMQ"),
         (changed(36, 0xff), "not one of TensorMQ"),
-        (hello(1, "block")[..20].to_vec(), "not one of TensorMQ"),
+        (hello(1, "unit")[..20].to_vec(), "not one of TensorMQ"),
     ] {
         raw.say(&[frame]);
         let answer = raw.hear();
         assert_eq!(answer[6], REFUSED, "{why}");
         assert!(contains(&answer, why.as_bytes()), "{why}: {}", String::from_utf8_lossy(&answer));
     }
-    assert_eq!(inbox.senders(), 0);
+    assert_eq!(inbox.sender_count(), 0);
     assert!(inbox.try_receive().is_none());
     raw.enter(2);
 }
 
 #[test]
 fn frames_that_do_not_fit_their_header_are_told_and_the_channel_goes_on() {
-    let to = courier();
-    let mut inbox = to.inbox("block", &options(LONG)).unwrap();
+    let to = start_endpoint();
+    let mut inbox = to.create_inbox("unit", &options(LONG)).unwrap();
     let context = zmq::Context::new();
-    let raw = Raw::connect(&context, &endpoint(&inbox));
+    let raw = Raw::connect(&context, &socket_address(&inbox));
     raw.enter(1);
     let mut few = post(2, 2, &[8, 8]);
     few.pop();
@@ -89,7 +101,11 @@ fn frames_that_do_not_fit_their_header_are_told_and_the_channel_goes_on() {
         .map(|_| match inbox.receive(soon()) {
             Some(Received::Message(message)) => (message.request().0, true),
             Some(Received::Failed { peer, request, error }) => {
-                assert_eq!((peer.courier, error.kind()), (NOISE, ErrorKind::Invalid), "{error}");
+                assert_eq!(
+                    (peer.endpoint_id, error.kind()),
+                    (NOISE, ErrorKind::Invalid),
+                    "{error}"
+                );
                 (request.unwrap().0, false)
             }
             other => panic!("{other:?}"),
@@ -99,17 +115,17 @@ fn frames_that_do_not_fit_their_header_are_told_and_the_channel_goes_on() {
     assert_eq!(events, expected);
     raw.say(&[bye(6)]);
     match inbox.receive(soon()) {
-        Some(Received::Closed(peer)) => assert_eq!(peer.courier, NOISE),
+        Some(Received::Closed(peer)) => assert_eq!(peer.endpoint_id, NOISE),
         other => panic!("expected the end, got {other:?}"),
     }
 }
 
 #[test]
 fn a_header_that_breaks_the_rules_ends_its_channel_and_both_ends_hear_why() {
-    let to = courier();
-    let mut inbox = to.inbox("block", &options(LONG)).unwrap();
+    let to = start_endpoint();
+    let mut inbox = to.create_inbox("unit", &options(LONG)).unwrap();
     let context = zmq::Context::new();
-    let raw = Raw::connect(&context, &endpoint(&inbox));
+    let raw = Raw::connect(&context, &socket_address(&inbox));
     let changed = |at: usize, value: u8| {
         let mut frames = post(1, 1, &[8]);
         frames[0][at] = value;
@@ -119,9 +135,14 @@ fn a_header_that_breaks_the_rules_ends_its_channel_and_both_ends_hear_why() {
     for (session, (frames, why)) in (1..).zip([
         (cut_short, "cut short"),
         (changed(0, 0), "not one of TensorMQ"),
-        (changed(4, 9), "the peer speaks version 9 of TensorMQ, this process version 1"),
+        (changed(4, 9), "the peer speaks version 9 of TensorMQ, this process version 2"),
         (changed(8, 0), "its length is not what it says"),
-        (changed(18, 2), "cut short"),
+        (changed(14, 2), "cut short"),
+        (changed(6, 4), "unknown flags"),
+        (changed(40, 1), "a deadline where it says there is none"),
+        (changed(16, 2), "bytes that must be zero are not"),
+        (changed(16, 4), "a route and a name that don't end where the tensors begin"),
+        (changed(19, 0xff), "a route and a name that don't end where the tensors begin"),
         (post(1, 1000, &[8]), "more messages than there is room for"),
         (post(1, u64::MAX, &[8]), "more messages than there is room for"),
     ]) {
@@ -132,7 +153,7 @@ fn a_header_that_breaks_the_rules_ends_its_channel_and_both_ends_hear_why() {
         assert!(contains(&answer, why.as_bytes()), "{why}: {}", String::from_utf8_lossy(&answer));
         match inbox.receive(soon()) {
             Some(Received::Lost(peer, error)) => {
-                assert_eq!(peer.courier, NOISE);
+                assert_eq!(peer.endpoint_id, NOISE);
                 assert!(error.to_string().contains(why), "{why}: {error}");
             }
             other => panic!("{why}: {other:?}"),
@@ -147,15 +168,15 @@ fn a_header_that_breaks_the_rules_ends_its_channel_and_both_ends_hear_why() {
 
 #[test]
 fn who_says_hello_again_and_again_leaves_room_for_others() {
-    let (from, to) = (courier(), courier());
-    let inbox = to.inbox("block", &options(LEASE)).unwrap();
+    let (from, to) = (start_endpoint(), start_endpoint());
+    let inbox = to.create_inbox("unit", &options(LEASE)).unwrap();
     let context = zmq::Context::new();
-    let raw = Raw::connect(&context, &endpoint(&inbox));
+    let raw = Raw::connect(&context, &socket_address(&inbox));
     for session in 0..1100 {
-        raw.say(&[hello(session, "block")]);
+        raw.say(&[hello(session, "unit")]);
     }
     // What is answered last was read last.
-    let mut last = hello(0, "block");
+    let mut last = hello(0, "unit");
     last[4] = 9;
     raw.say(&[last]);
     while !contains(&raw.hear(), b"version 9") {}
@@ -225,15 +246,15 @@ fn nonsense(random: &mut Random, request: u128) -> Vec<Vec<u8>> {
 
 #[test]
 fn nonsense_from_the_network_does_not_disturb_an_honest_sender() {
-    let (from, to) = (courier(), courier());
-    let mut inbox = to.inbox("block", &options(LEASE)).unwrap();
+    let (from, to) = (start_endpoint(), start_endpoint());
+    let mut inbox = to.create_inbox("unit", &options(LEASE)).unwrap();
     let sender = from.connect(&elsewhere(&inbox)).unwrap();
-    let endpoint = endpoint(&inbox);
+    let socket_address = socket_address(&inbox);
     undisturbed(&mut inbox, sender, &from, move || {
         let mut random = Random(0x0dd);
         let context = zmq::Context::new();
         for connection in 0..40u128 {
-            let raw = Raw::connect(&context, &endpoint);
+            let raw = Raw::connect(&context, &socket_address);
             raw.say(&nonsense(&mut random, 0));
             for variant in 0..50u128 {
                 raw.enter((1 + connection) << 64 | variant);
@@ -246,7 +267,7 @@ fn nonsense_from_the_network_does_not_disturb_an_honest_sender() {
             }
             // And one who does not even speak ZeroMQ.
             let mut stranger =
-                TcpStream::connect(endpoint.strip_prefix("tcp://").unwrap()).unwrap();
+                TcpStream::connect(socket_address.strip_prefix("tcp://").unwrap()).unwrap();
             let len = random.below(1000);
             // It may be thrown out before it has said all.
             stranger.write_all(&random.bytes(len)).ok();

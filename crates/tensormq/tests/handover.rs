@@ -1,8 +1,9 @@
 //! Goes through the interleavings of the hand-over between threads: nobody sleeps on, and every
 //! message is somewhere, once.
 //!
-//! Compiles `src/handover.rs` against loom, which reports a lost wake-up as a deadlock. How senders
-//! and inboxes use it is modelled here; where `Inbox::receive` or `Sender::send` change, so must this.
+//! Compiles `src/alarm.rs` and `src/transport/thread/handover.rs` against loom, which reports a
+//! lost wake-up as a deadlock. How senders and inboxes use it is modelled here; where
+//! `Inbox::receive` or `Sender::send` change, so must this.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -13,7 +14,8 @@ use loom::sync::Condvar;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
 
-use handover::{Handover, Refused, arm, disarm, raise};
+use alarm::{arm_alarm, claim_wakeup, disarm_alarm};
+use handover::{Handover, Refused};
 use sync::{Mutex, lock};
 
 /// What the hand-over is made from, as `src/sync.rs` has it, but of loom.
@@ -29,7 +31,11 @@ mod sync {
 }
 
 #[allow(dead_code, reason = "the models need only part of it")]
-#[path = "../src/handover.rs"]
+#[path = "../src/alarm.rs"]
+mod alarm;
+
+#[allow(dead_code, reason = "the models need only part of it")]
+#[path = "../src/transport/thread/handover.rs"]
 mod handover;
 
 /// Preemptions per execution, so that the models stay small enough for every run of the tests;
@@ -42,28 +48,28 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// An eventfd: once rung it stays so until somebody wakes from it.
-struct Bell {
-    rang: Mutex<bool>,
+/// An eventfd: once notified it stays so until somebody wakes from it.
+struct Notifier {
+    notified: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bell {
+impl Notifier {
     fn new() -> Self {
-        Self { rang: Mutex::new(false), changed: Condvar::new() }
+        Self { notified: Mutex::new(false), changed: Condvar::new() }
     }
 
-    fn ring(&self) {
-        *lock(&self.rang) = true;
+    fn notify(&self) {
+        *lock(&self.notified) = true;
         self.changed.notify_one();
     }
 
-    fn sleep(&self) {
-        let mut rang = lock(&self.rang);
-        while !*rang {
-            rang = self.changed.wait(rang).unwrap();
+    fn sleep_until_notified(&self) {
+        let mut notified = lock(&self.notified);
+        while !*notified {
+            notified = self.changed.wait(notified).unwrap();
         }
-        *rang = false;
+        *notified = false;
     }
 }
 
@@ -81,8 +87,8 @@ enum Attempt {
 /// What `ThreadChannel` is, with numbers for messages.
 struct Channel {
     handover: Handover<u32>,
-    inbox_bell: Bell,
-    sender_bell: Bell,
+    inbox_notifier: Notifier,
+    sender_notifier: Notifier,
 }
 
 impl Channel {
@@ -90,17 +96,17 @@ impl Channel {
         // Not loom's `Arc`: who frees the channel is not the question, and would only cost time.
         Arc::new(Self {
             handover: Handover::new(capacity),
-            inbox_bell: Bell::new(),
-            sender_bell: Bell::new(),
+            inbox_notifier: Notifier::new(),
+            sender_notifier: Notifier::new(),
         })
     }
 
-    /// As in `ThreadIncoming::take`.
+    /// As in `ThreadIncoming::take_next`.
     fn take(&self) -> Option<Taken> {
         match self.handover.pop() {
             Some((message, wake)) => {
                 if wake {
-                    self.sender_bell.ring();
+                    self.sender_notifier.notify();
                 }
                 Some(Taken::Message(message))
             }
@@ -115,24 +121,24 @@ impl Channel {
             return taken;
         }
         loop {
-            arm(&self.handover.receiver_alarm);
+            arm_alarm(&self.handover.receiver_alarm);
             if let Some(taken) = self.take() {
-                disarm(&self.handover.receiver_alarm);
+                disarm_alarm(&self.handover.receiver_alarm);
                 return taken;
             }
-            self.inbox_bell.sleep();
-            disarm(&self.handover.receiver_alarm);
+            self.inbox_notifier.sleep_until_notified();
+            disarm_alarm(&self.handover.receiver_alarm);
             if let Some(taken) = self.take() {
                 return taken;
             }
         }
     }
 
-    /// As in `ThreadIncoming::close`; gives back what was not taken.
+    /// As in `ThreadIncoming::close_receiving`; gives back what was not taken.
     fn close_inbox(&self) -> Vec<u32> {
         let (rest, wake) = self.handover.end_receiving();
         if wake {
-            self.sender_bell.ring();
+            self.sender_notifier.notify();
         }
         rest.into()
     }
@@ -142,7 +148,7 @@ impl Channel {
         match self.handover.push(message) {
             Ok(wake) => {
                 if wake {
-                    self.inbox_bell.ring();
+                    self.inbox_notifier.notify();
                 }
                 Ok(Attempt::Sent)
             }
@@ -158,22 +164,22 @@ impl Channel {
             Attempt::Full(message) => message,
         };
         loop {
-            arm(&self.handover.sender_alarm);
+            arm_alarm(&self.handover.sender_alarm);
             message = match self.try_send(message) {
                 Ok(Attempt::Full(message)) => message,
                 done => {
-                    disarm(&self.handover.sender_alarm);
+                    disarm_alarm(&self.handover.sender_alarm);
                     return done.map(|_| ());
                 }
             };
-            self.sender_bell.sleep();
+            self.sender_notifier.sleep_until_notified();
         }
     }
 
-    /// As in `ThreadChannel::close`.
+    /// As in `ThreadChannel::close_sending`.
     fn close_sender(&self) {
         if self.handover.end_sending() {
-            self.inbox_bell.ring();
+            self.inbox_notifier.notify();
         }
     }
 }
@@ -279,14 +285,14 @@ fn a_message_is_taken_or_given_back_and_never_both() {
 fn of_those_who_could_wake_a_sleeper_one_is_told() {
     check(|| {
         let alarm = Arc::new(AtomicU32::new(0));
-        arm(&alarm);
+        arm_alarm(&alarm);
         let other = thread::spawn({
             let alarm = Arc::clone(&alarm);
-            move || raise(&alarm)
+            move || claim_wakeup(&alarm)
         });
-        let told = raise(&alarm);
+        let told = claim_wakeup(&alarm);
         assert!(told != other.join().unwrap());
-        assert!(!raise(&alarm));
+        assert!(!claim_wakeup(&alarm));
     });
 }
 
@@ -301,8 +307,8 @@ fn a_receiver_that_does_not_look_again_before_it_sleeps_sleeps_on() {
             move || channel.send(1).unwrap()
         });
         if channel.take().is_none() {
-            arm(&channel.handover.receiver_alarm);
-            channel.inbox_bell.sleep();
+            arm_alarm(&channel.handover.receiver_alarm);
+            channel.inbox_notifier.sleep_until_notified();
         }
         sender.join().unwrap();
     });

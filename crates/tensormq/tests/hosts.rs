@@ -12,8 +12,8 @@ use std::time::Duration;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tessera_core::{DType, Tensor};
 use tessera_tensormq::{
-    Address, Courier, CourierOptions, InboxOptions, Keys, Listen, Message, Received, RequestId,
-    Security, Transport, Wait,
+    Address, CurveKeys, Deadline, Endpoint, EndpointOptions, InboxOptions, Listen, Message,
+    Received, RequestId, Security, Transport, Wait,
 };
 
 const SOON: Duration = Duration::from_secs(30);
@@ -83,15 +83,17 @@ impl Drop for Hosts {
 /// Receives until the sender says goodbye: the requests, and how often it was interrupted.
 fn receive_all(
     address: mpsc::Sender<Address>,
-    endpoint: String,
+    socket_address: String,
     security: Security,
 ) -> (Vec<u128>, usize) {
-    let keys = Some(Keys::generate().unwrap());
-    let courier = Courier::start(CourierOptions { keys, ..CourierOptions::default() }).unwrap();
-    let listen = vec![Listen::Tcp { endpoint, advertise: None, security }];
+    let keys = Some(CurveKeys::generate().unwrap());
+    let endpoint = Endpoint::start(EndpointOptions { keys, ..EndpointOptions::default() }).unwrap();
+    let socket_address = Some(socket_address);
+    let listen =
+        vec![Listen { socket_address, security, ..Listen::within_host(Transport::ZMQ_TCP) }];
     let options =
-        InboxOptions { listen, lease: Duration::from_secs(20), ..InboxOptions::default() };
-    let mut inbox = courier.inbox("block", &options).unwrap();
+        InboxOptions { listen, session_lease: Duration::from_secs(20), ..InboxOptions::default() };
+    let mut inbox = endpoint.create_inbox("unit", &options).unwrap();
     address.send(inbox.address().clone()).unwrap();
     let (mut requests, mut interruptions) = (Vec::new(), 0);
     loop {
@@ -99,6 +101,10 @@ fn receive_all(
             Some(Received::Message(message)) => {
                 let bytes = message.tensors()[0].bytes().unwrap();
                 assert!(bytes.iter().all(|byte| *byte == message.request().0 as u8));
+                assert_eq!(message.route(), b"unit");
+                // It was accepted before it was made, and all of it before now.
+                let (accepted, made) = (message.accepted(), message.made());
+                assert!(accepted <= made && made <= Deadline::now().nanoseconds());
                 requests.push(message.request().0);
             }
             Some(Received::Interrupted(_)) => interruptions += 1,
@@ -111,28 +117,28 @@ fn receive_all(
 
 /// Sends to an inbox by the way that leads there, with a pause now and then.
 fn send_all(address: &Address, progress: &mpsc::Sender<u128>) {
-    let courier = Courier::start(CourierOptions::default()).unwrap();
-    assert_eq!(courier.transport_to(address).unwrap(), Transport::ZmqTcp);
-    let mut sender = courier.connect(address).unwrap();
+    let endpoint = Endpoint::start(EndpointOptions::default()).unwrap();
+    assert_eq!(endpoint.fastest_transport_to(address).unwrap(), Transport::ZMQ_TCP);
+    let mut sender = endpoint.connect(address).unwrap();
     for request in 0..COUNT {
-        let tensor = Tensor::copied(DType::U8, &[BYTES], &[request as u8; BYTES]).unwrap();
-        let message = Message::new(RequestId(request), "task", &["block"]).unwrap();
+        let tensor = Tensor::copy_from_bytes(DType::U8, &[BYTES], &[request as u8; BYTES]).unwrap();
+        let message = Message::new(RequestId(request), "task", b"unit").unwrap();
         sender.send(message.with_tensors(vec![tensor]), Wait::at_most(SOON)).unwrap();
         // Whoever does not listen is told nothing.
         progress.send(request).ok();
     }
-    sender.finish(Wait::at_most(SOON)).unwrap();
-    assert!(sender.failed().is_empty());
+    sender.wait_until_finished(Wait::at_most(SOON)).unwrap();
+    assert!(sender.take_failed_messages().is_empty());
 }
 
-fn between_hosts(number: u32, endpoint: &str, security: Security, cuts: &[Duration]) {
+fn between_hosts(number: u32, socket_address: &str, security: Security, cuts: &[Duration]) {
     let Some(hosts) = Hosts::new(number) else {
         println!("skipped: network namespaces need root and `ip`");
         return;
     };
     let (tell, hear) = mpsc::channel();
-    let endpoint = endpoint.to_owned();
-    let receiving = hosts.on(1, move || receive_all(tell, endpoint, security));
+    let socket_address = socket_address.to_owned();
+    let receiving = hosts.on(1, move || receive_all(tell, socket_address, security));
     let address = hear.recv_timeout(SOON).unwrap();
     let (tell, progress) = mpsc::channel();
     let sending = hosts.on(0, move || send_all(&address, &tell));

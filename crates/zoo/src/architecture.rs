@@ -54,7 +54,7 @@ impl Architecture {
     }
 
     /// How many stages two models of this architecture can share; heads are no part of them.
-    pub fn stages(self) -> usize {
+    pub fn stage_count(self) -> usize {
         match self {
             Self::Resnet18 | Self::Resnet50 | Self::Resnet152 | Self::Detector => 4,
             Self::Vgg13 => 5,
@@ -67,7 +67,7 @@ impl Architecture {
     ///
     /// ResNet-152 and VGG-13 exit where addnn's thesis does (table 7.3), with the exit counted as
     /// a layer of its own. The others exit after their middle stage.
-    pub fn exit(self) -> Option<&'static str> {
+    pub fn exit_output(self) -> Option<&'static str> {
         match self {
             Self::Resnet18 | Self::Resnet50 => Some("exit_stage2"),
             Self::Resnet152 => Some("exit_15"),

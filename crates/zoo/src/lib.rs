@@ -2,7 +2,7 @@
 //!
 //! Benchmarks and tests need real architectures, and tasks that share layers; neither needs
 //! weights that know anything. A [`Recipe`] says which architecture and from which seed; two
-//! recipes that [`Share`] a seed for their first stages have those layers in common to the byte.
+//! recipes whose [`SharedStages`] have the same seed have those layers in common to the byte.
 //!
 //! The weights of a layer depend on the seed of its stage, its name and its shape alone, and are
 //! scaled so that activations stay finite and logits differ between classes and inputs.
@@ -15,6 +15,7 @@ mod detector;
 mod gpt2;
 mod mobilenet;
 mod network;
+mod random_inputs;
 mod recipe;
 mod resnet;
 mod transformer;
@@ -22,4 +23,5 @@ mod vgg;
 mod weights;
 
 pub use architecture::Architecture;
-pub use recipe::{Batch, Recipe, Share, ZooModel};
+pub use random_inputs::{random_input, random_inputs};
+pub use recipe::{BatchSize, Recipe, SharedStages, ZooModel};

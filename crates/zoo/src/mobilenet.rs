@@ -2,7 +2,7 @@
 
 use tessera_core::DType;
 
-use crate::network::{Convolution, LINEAR, Network, scope};
+use crate::network::{Convolution, LINEAR_GAIN, NetworkBuilder, module_scope};
 
 /// Side of the images.
 const IMAGE: usize = 224;
@@ -22,7 +22,7 @@ const CLASSIFIER: f32 = 12.0;
 /// The stage after which the side exit hangs: the middle one.
 const EXIT_AFTER: usize = 4;
 
-/// For each stage: expansion, channels, blocks, stride of the first block.
+/// For each stage: expansion, channels, layers, stride of the first layer.
 const STAGES: [(usize, usize, usize, usize); 7] = [
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -33,38 +33,38 @@ const STAGES: [(usize, usize, usize, usize); 7] = [
     (6, 320, 1, 1),
 ];
 
-pub(crate) fn assemble(network: &mut Network<'_>) {
-    let image = network.image(IMAGE);
-    network.stage(1);
-    let stem = Convolution::new(3, 32, 3).stride(2);
-    let mut trunk = activated(network, "features.0", &image, stem);
+pub(crate) fn assemble_mobilenet(network: &mut NetworkBuilder<'_>) {
+    let image = network.add_image_input(IMAGE);
+    network.enter_stage(1);
+    let stem = Convolution::new(3, 32, 3).with_stride(2);
+    let mut trunk = add_activated_convolution(network, "features.0", &image, stem);
     let mut channels = 32;
     let mut number = 1;
     let mut exit = None;
-    for (stage, (expansion, width, blocks, first_stride)) in (1..).zip(STAGES) {
-        network.stage(stage);
-        for block in 0..blocks {
-            let stride = if block == 0 { first_stride } else { 1 };
+    for (stage, (expansion, width, layers, first_stride)) in (1..).zip(STAGES) {
+        network.enter_stage(stage);
+        for layer in 0..layers {
+            let stride = if layer == 0 { first_stride } else { 1 };
             let module = format!("features.{number}");
             let shape = (channels, width, stride);
-            trunk = inverted_residual(network, &module, &trunk, expansion, shape);
+            trunk = add_inverted_residual(network, &module, &trunk, expansion, shape);
             channels = width;
             number += 1;
         }
         if stage == EXIT_AFTER {
-            exit = side_exit(network, &trunk, channels);
+            exit = add_side_exit(network, &trunk, channels);
         }
     }
-    network.head();
+    network.enter_head();
     let last = Convolution::new(channels, FEATURES, 1);
-    let trunk = activated(network, &format!("features.{number}"), &trunk, last);
-    let features = network.pooled_features("", &trunk);
+    let trunk = add_activated_convolution(network, &format!("features.{number}"), &trunk, last);
+    let features = network.add_pooled_features("", &trunk);
     let shape = (FEATURES, CLASSES);
-    let output = network.dense("classifier.1", &features, shape, CLASSIFIER, Some("output"));
-    let dims = network.batched(&[CLASSES]);
-    network.graph.output_typed(&output, DType::F32, dims);
+    let output = network.add_dense("classifier.1", &features, shape, CLASSIFIER, Some("output"));
+    let dims = network.batched_dims(&[CLASSES]);
+    network.graph.add_typed_output(&output, DType::F32, dims);
     if let Some(exit) = exit {
-        network.exit(&exit, CLASSES);
+        network.add_exit_output(&exit, CLASSES);
     }
 }
 
@@ -72,19 +72,19 @@ pub(crate) fn assemble(network: &mut Network<'_>) {
 ///
 /// A stage ends without an activation, so the exit has the wide layer of the main head too: the
 /// mean over bare features would be close to nothing.
-fn side_exit(network: &mut Network<'_>, trunk: &str, channels: usize) -> Option<String> {
-    let output = network.recipe.architecture.exit().filter(|_| network.recipe.exits)?;
-    network.head();
+fn add_side_exit(network: &mut NetworkBuilder<'_>, trunk: &str, channels: usize) -> Option<String> {
+    let output = network.recipe.architecture.exit_output().filter(|_| network.recipe.exits)?;
+    network.enter_head();
     let wide = Convolution::new(channels, FEATURES, 1);
-    let wide = activated(network, "exit.features", trunk, wide);
-    let features = network.pooled_features("exit", &wide);
+    let wide = add_activated_convolution(network, "exit.features", trunk, wide);
+    let features = network.add_pooled_features("exit", &wide);
     let shape = (FEATURES, CLASSES);
-    Some(network.dense("exit.classifier", &features, shape, CLASSIFIER, Some(output)))
+    Some(network.add_dense("exit.classifier", &features, shape, CLASSIFIER, Some(output)))
 }
 
 /// Widen, filter each channel, narrow; added to the input where the shapes agree.
-fn inverted_residual(
-    network: &mut Network<'_>,
+fn add_inverted_residual(
+    network: &mut NetworkBuilder<'_>,
     module: &str,
     input: &str,
     expansion: usize,
@@ -96,35 +96,36 @@ fn inverted_residual(
     let mut layer = 0;
     if expansion > 1 {
         let widen = Convolution::new(inputs, hidden, 1);
-        branch = activated(network, &format!("{module}.conv.{layer}"), &branch, widen);
+        branch =
+            add_activated_convolution(network, &format!("{module}.conv.{layer}"), &branch, widen);
         layer += 1;
     }
-    let filter = Convolution::depthwise(hidden, 3).stride(stride);
-    branch = activated(network, &format!("{module}.conv.{layer}"), &branch, filter);
-    let gain = if residual { BRANCH } else { LINEAR };
-    let narrow = Convolution::new(hidden, outputs, 1).gain(gain);
+    let filter = Convolution::depthwise(hidden, 3).with_stride(stride);
+    branch = add_activated_convolution(network, &format!("{module}.conv.{layer}"), &branch, filter);
+    let gain = if residual { BRANCH } else { LINEAR_GAIN };
+    let narrow = Convolution::new(hidden, outputs, 1).with_gain(gain);
     let name = format!("{module}.conv.{}", layer + 1);
     let norm = format!("{module}.conv.{}", layer + 2);
-    branch = network.convolution(&name, Some(&norm), &branch, narrow);
+    branch = network.add_convolution(&name, Some(&norm), &branch, narrow);
     if residual {
-        branch = network.operator(module, "Add", &[input, &branch]);
+        branch = network.add_operator(module, "Add", &[input, &branch]);
     }
     branch
 }
 
 /// A convolution, its normalisation and ReLU6: members 0, 1 and 2 of `module`.
-fn activated(
-    network: &mut Network<'_>,
+fn add_activated_convolution(
+    network: &mut NetworkBuilder<'_>,
     module: &str,
     input: &str,
     convolution: Convolution,
 ) -> String {
     let norm = format!("{module}.1");
-    let output = network.convolution(&format!("{module}.0"), Some(&norm), input, convolution);
-    let low = network.scalar("relu6.min", 0.0);
-    let high = network.scalar("relu6.max", 6.0);
-    let name = format!("{}/Clip", scope(&format!("{module}.2")));
-    network.graph.node_named(&name, "Clip", &[&output, &low, &high], [])
+    let output = network.add_convolution(&format!("{module}.0"), Some(&norm), input, convolution);
+    let low = network.scalar_constant("relu6.min", 0.0);
+    let high = network.scalar_constant("relu6.max", 6.0);
+    let name = format!("{}/Clip", module_scope(&format!("{module}.2")));
+    network.graph.add_named_node(&name, "Clip", &[&output, &low, &high], [])
 }
 
 #[cfg(test)]
@@ -134,13 +135,13 @@ mod tests {
     #[test]
     fn parameters_are_as_many_as_in_torchvision() {
         let recipe = Recipe { batch_norm: true, ..Recipe::new(Architecture::MobilenetV2) };
-        assert_eq!(recipe.parameters().unwrap(), 3_504_872);
+        assert_eq!(recipe.count_parameters().unwrap(), 3_504_872);
     }
 
     #[test]
     fn folding_leaves_one_bias_for_each_normalised_channel() {
         // MobileNetV2 normalises 17,056 channels.
-        let folded = Recipe::new(Architecture::MobilenetV2).parameters().unwrap();
+        let folded = Recipe::new(Architecture::MobilenetV2).count_parameters().unwrap();
         assert_eq!(folded, 3_504_872 - 17_056);
     }
 }

@@ -3,7 +3,7 @@
 use tessera_core::{Error, Result};
 use tessera_graph::onnx::ModelProto;
 
-use crate::network::{Assembly, Data, Network};
+use crate::network::{AssembledNetwork, NetworkBuilder, WeightData};
 use crate::{Architecture, bert, detector, gpt2, mobilenet, resnet, vgg};
 
 /// What to make: an architecture, where its weights come from, and how it is laid out.
@@ -14,18 +14,18 @@ pub struct Recipe {
     /// Where the weights come from that are not shared.
     pub seed: u64,
     /// The stages that it has in common with siblings.
-    pub share: Option<Share>,
+    pub shared_stages: Option<SharedStages>,
     /// Whether it has a side exit.
     pub exits: bool,
     /// The size of the first dimension of inputs and outputs.
-    pub batch: Batch,
+    pub batch: BatchSize,
     /// Whether batch normalisation is a node of its own, instead of folded into convolutions.
     pub batch_norm: bool,
 }
 
 /// The stages that a model has in common with its siblings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct SharedStages {
     /// Where the weights of the common stages come from.
     pub seed: u64,
     /// How many stages are common, from the first.
@@ -34,7 +34,7 @@ pub struct Share {
 
 /// The size of the first dimension of inputs and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Batch {
+pub enum BatchSize {
     /// This size. Sequences have the length that their architecture is known for.
     Fixed(usize),
     /// Any size, named `batch`. Sequences have any length too, named `sequence`.
@@ -58,65 +58,65 @@ impl Recipe {
         Self {
             architecture,
             seed: 0,
-            share: None,
+            shared_stages: None,
             exits: false,
-            batch: Batch::Fixed(1),
+            batch: BatchSize::Fixed(1),
             batch_norm: false,
         }
     }
 
     /// Makes the model.
-    pub fn build(&self) -> Result<ZooModel> {
-        let assembly = self.assemble(Data::Generated)?;
+    pub fn build_model(&self) -> Result<ZooModel> {
+        let assembly = self.assemble_network(WeightData::Generated)?;
         Ok(ZooModel {
             model: assembly.model,
             exits: assembly.exits,
-            stages: self.architecture.stages(),
+            stages: self.architecture.stage_count(),
         })
     }
 
     /// How many parameters the model has, counted without making them.
     ///
     /// Parameters are what training would change: running means and variances are none.
-    pub fn parameters(&self) -> Result<u64> {
-        Ok(self.assemble(Data::Omitted)?.parameters)
+    pub fn count_parameters(&self) -> Result<u64> {
+        Ok(self.assemble_network(WeightData::Omitted)?.parameters)
     }
 
     /// Puts the graph together, with or without the weights' data.
-    pub(crate) fn assemble(&self, data: Data) -> Result<Assembly> {
+    pub(crate) fn assemble_network(&self, data: WeightData) -> Result<AssembledNetwork> {
         self.validate()?;
-        let mut network = Network::new(self, data);
+        let mut network = NetworkBuilder::new(self, data);
         match self.architecture {
-            Architecture::Resnet18 => resnet::assemble(&mut network, &resnet::RESNET18),
-            Architecture::Resnet50 => resnet::assemble(&mut network, &resnet::RESNET50),
-            Architecture::Resnet152 => resnet::assemble(&mut network, &resnet::RESNET152),
-            Architecture::Vgg13 => vgg::assemble(&mut network),
-            Architecture::MobilenetV2 => mobilenet::assemble(&mut network),
-            Architecture::BertBase => bert::assemble(&mut network),
-            Architecture::Gpt2 => gpt2::assemble(&mut network),
-            Architecture::Detector => detector::assemble(&mut network),
+            Architecture::Resnet18 => resnet::assemble_resnet(&mut network, &resnet::RESNET18),
+            Architecture::Resnet50 => resnet::assemble_resnet(&mut network, &resnet::RESNET50),
+            Architecture::Resnet152 => resnet::assemble_resnet(&mut network, &resnet::RESNET152),
+            Architecture::Vgg13 => vgg::assemble_vgg(&mut network),
+            Architecture::MobilenetV2 => mobilenet::assemble_mobilenet(&mut network),
+            Architecture::BertBase => bert::assemble_bert(&mut network),
+            Architecture::Gpt2 => gpt2::assemble_gpt2(&mut network),
+            Architecture::Detector => detector::assemble_detector(&mut network),
         }
-        Ok(network.finish())
+        Ok(network.finish_network())
     }
 
     fn validate(&self) -> Result<()> {
         let architecture = self.architecture;
-        if let Some(share) = self.share
-            && share.stages > architecture.stages()
+        if let Some(shared) = self.shared_stages
+            && shared.stages > architecture.stage_count()
         {
             return Err(Error::usage(format!(
                 "{architecture} has {} stages, {} cannot be shared",
-                architecture.stages(),
-                share.stages
+                architecture.stage_count(),
+                shared.stages
             )));
         }
-        if self.exits && architecture.exit().is_none() {
+        if self.exits && architecture.exit_output().is_none() {
             return Err(Error::usage(format!("{architecture} has no side exits")));
         }
         if self.batch_norm && !architecture.has_batch_norm() {
             return Err(Error::usage(format!("{architecture} has no batch normalisation")));
         }
-        if self.batch == Batch::Fixed(0) {
+        if self.batch == BatchSize::Fixed(0) {
             return Err(Error::usage(format!("{architecture}: batch must be 1 or more, not 0")));
         }
         Ok(())
@@ -134,9 +134,9 @@ mod tests {
     #[test]
     fn every_value_of_every_architecture_is_made_once_before_it_is_used() {
         for architecture in Architecture::ALL {
-            for batch in [Batch::Fixed(1), Batch::Symbolic] {
+            for batch in [BatchSize::Fixed(1), BatchSize::Symbolic] {
                 for batch_norm in [false, architecture.has_batch_norm()] {
-                    let exits = architecture.exit().is_some();
+                    let exits = architecture.exit_output().is_some();
                     let recipe = Recipe { batch, batch_norm, exits, ..Recipe::new(architecture) };
                     assert_well_formed(&recipe);
                 }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn assert_well_formed(recipe: &Recipe) {
-        let assembly = recipe.assemble(Data::Omitted).unwrap();
+        let assembly = recipe.assemble_network(WeightData::Omitted).unwrap();
         let graph = assembly.model.graph.unwrap();
         let mut known: HashSet<&str> = HashSet::new();
         let inputs = graph.input.iter().map(|input| input.name.as_deref().unwrap());
@@ -167,14 +167,14 @@ mod tests {
         for (exit, _) in &assembly.exits {
             assert!(graph.output.iter().any(|output| output.name.as_ref() == Some(exit)));
         }
-        let expected = recipe.architecture.exit().filter(|_| recipe.exits);
+        let expected = recipe.architecture.exit_output().filter(|_| recipe.exits);
         assert_eq!(assembly.exits.first().map(|exit| exit.0.as_str()), expected);
     }
 
     #[test]
     fn the_same_recipe_twice_is_the_same_model() {
         let recipe = Recipe { seed: 7, ..Recipe::new(Architecture::MobilenetV2) };
-        assert_eq!(recipe.build().unwrap(), recipe.build().unwrap());
+        assert_eq!(recipe.build_model().unwrap(), recipe.build_model().unwrap());
     }
 
     #[test]
@@ -182,13 +182,19 @@ mod tests {
         let resnet = Recipe::new(Architecture::Resnet18);
         let bert = Recipe::new(Architecture::BertBase);
         let cases = [
-            (Recipe { share: Some(Share { seed: 1, stages: 5 }), ..resnet.clone() }, "4 stages"),
-            (Recipe { batch: Batch::Fixed(0), ..resnet }, "batch"),
+            (
+                Recipe {
+                    shared_stages: Some(SharedStages { seed: 1, stages: 5 }),
+                    ..resnet.clone()
+                },
+                "4 stages",
+            ),
+            (Recipe { batch: BatchSize::Fixed(0), ..resnet }, "batch"),
             (Recipe { exits: true, ..bert.clone() }, "bert-base has no side exits"),
             (Recipe { batch_norm: true, ..bert }, "batch normalisation"),
         ];
         for (recipe, message) in cases {
-            let error = recipe.parameters().unwrap_err();
+            let error = recipe.count_parameters().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage);
             assert!(error.to_string().contains(message), "{error}");
         }

@@ -2,7 +2,7 @@
 
 use tessera_core::DType;
 
-use crate::network::{BEFORE_RELU, Convolution, Network};
+use crate::network::{Convolution, GAIN_BEFORE_RELU, NetworkBuilder};
 
 /// Side of the images.
 const IMAGE: usize = 224;
@@ -24,26 +24,29 @@ const EXIT_CLASSIFIER: f32 = 16.0;
 const EXIT_AFTER: usize = 2;
 
 /// One size of ResNet.
-pub(crate) struct Layout {
-    block: Block,
-    /// Blocks in each of the four stages.
+pub(crate) struct ResnetLayout {
+    residual: ResidualKind,
+    /// Residual layers in each of the four stages.
     depths: [usize; 4],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Block {
+enum ResidualKind {
     /// Two 3×3 convolutions.
     Basic,
     /// 1×1, 3×3 and 1×1, the last to four times the width.
     Bottleneck,
 }
 
-pub(crate) const RESNET18: Layout = Layout { block: Block::Basic, depths: [2, 2, 2, 2] };
-pub(crate) const RESNET50: Layout = Layout { block: Block::Bottleneck, depths: [3, 4, 6, 3] };
-pub(crate) const RESNET152: Layout = Layout { block: Block::Bottleneck, depths: [3, 8, 36, 3] };
+pub(crate) const RESNET18: ResnetLayout =
+    ResnetLayout { residual: ResidualKind::Basic, depths: [2, 2, 2, 2] };
+pub(crate) const RESNET50: ResnetLayout =
+    ResnetLayout { residual: ResidualKind::Bottleneck, depths: [3, 4, 6, 3] };
+pub(crate) const RESNET152: ResnetLayout =
+    ResnetLayout { residual: ResidualKind::Bottleneck, depths: [3, 8, 36, 3] };
 
-impl Block {
-    fn outputs(self, width: usize) -> usize {
+impl ResidualKind {
+    fn output_channels(self, width: usize) -> usize {
         match self {
             Self::Basic => width,
             Self::Bottleneck => width * 4,
@@ -51,75 +54,75 @@ impl Block {
     }
 }
 
-impl Layout {
+impl ResnetLayout {
     /// The gain of the last convolution of a branch: all branches together add a bounded energy
     /// to the trunk, however many there are.
     fn branch_gain(&self) -> f32 {
-        let blocks: usize = self.depths.iter().sum();
-        BEFORE_RELU / (blocks as f32).sqrt()
+        let layers: usize = self.depths.iter().sum();
+        GAIN_BEFORE_RELU / (layers as f32).sqrt()
     }
 }
 
-pub(crate) fn assemble(network: &mut Network<'_>, layout: &Layout) {
-    let image = network.image(IMAGE);
-    network.stage(1);
-    let stem = Convolution::new(3, 64, 7).stride(2);
-    let stem = network.convolution("conv1", Some("bn1"), &image, stem);
-    let stem = network.relu("relu", &stem);
-    let mut trunk = network.pool("maxpool", "MaxPool", &stem, (3, 2, 1));
+pub(crate) fn assemble_resnet(network: &mut NetworkBuilder<'_>, layout: &ResnetLayout) {
+    let image = network.add_image_input(IMAGE);
+    network.enter_stage(1);
+    let stem = Convolution::new(3, 64, 7).with_stride(2);
+    let stem = network.add_convolution("conv1", Some("bn1"), &image, stem);
+    let stem = network.add_relu("relu", &stem);
+    let mut trunk = network.add_pool("maxpool", "MaxPool", &stem, (3, 2, 1));
     let mut channels = 64;
     let mut exit = None;
     for (stage, &depth) in (1..).zip(&layout.depths) {
-        network.stage(stage);
+        network.enter_stage(stage);
         let width = 32 << stage;
         for number in 0..depth {
             let module = format!("layer{stage}.{number}");
             let stride = if stage > 1 && number == 0 { 2 } else { 1 };
-            trunk = block(network, layout, &module, &trunk, (channels, width, stride));
-            channels = layout.block.outputs(width);
+            trunk = add_residual(network, layout, &module, &trunk, (channels, width, stride));
+            channels = layout.residual.output_channels(width);
         }
         if stage == EXIT_AFTER {
-            exit = side_exit(network, &trunk, channels);
+            exit = add_side_exit(network, &trunk, channels);
         }
     }
-    network.head();
-    let features = network.pooled_features("", &trunk);
+    network.enter_head();
+    let features = network.add_pooled_features("", &trunk);
     let shape = (channels, CLASSES);
-    let output = network.dense("fc", &features, shape, CLASSIFIER, Some("output"));
-    let dims = network.batched(&[CLASSES]);
-    network.graph.output_typed(&output, DType::F32, dims);
+    let output = network.add_dense("fc", &features, shape, CLASSIFIER, Some("output"));
+    let dims = network.batched_dims(&[CLASSES]);
+    network.graph.add_typed_output(&output, DType::F32, dims);
     if let Some(exit) = exit {
-        network.exit(&exit, CLASSES);
+        network.add_exit_output(&exit, CLASSES);
     }
 }
 
 /// The classifier of the side exit, where the recipe has one.
-fn side_exit(network: &mut Network<'_>, trunk: &str, channels: usize) -> Option<String> {
-    let output = network.recipe.architecture.exit().filter(|_| network.recipe.exits)?;
-    network.head();
-    let features = network.pooled_features("exit", trunk);
+fn add_side_exit(network: &mut NetworkBuilder<'_>, trunk: &str, channels: usize) -> Option<String> {
+    let output = network.recipe.architecture.exit_output().filter(|_| network.recipe.exits)?;
+    network.enter_head();
+    let features = network.add_pooled_features("exit", trunk);
     let shape = (channels, CLASSES);
-    Some(network.dense("exit.fc", &features, shape, EXIT_CLASSIFIER, Some(output)))
+    Some(network.add_dense("exit.fc", &features, shape, EXIT_CLASSIFIER, Some(output)))
 }
 
-fn block(
-    network: &mut Network<'_>,
-    layout: &Layout,
+fn add_residual(
+    network: &mut NetworkBuilder<'_>,
+    layout: &ResnetLayout,
     module: &str,
     input: &str,
     (inputs, width, stride): (usize, usize, usize),
 ) -> String {
-    let outputs = layout.block.outputs(width);
+    let outputs = layout.residual.output_channels(width);
     let last = layout.branch_gain();
-    let convolutions = match layout.block {
-        Block::Basic => vec![
-            Convolution::new(inputs, width, 3).stride(stride),
-            Convolution::new(width, width, 3).gain(last),
+    let convolutions = match layout.residual {
+        ResidualKind::Basic => vec![
+            Convolution::new(inputs, width, 3).with_stride(stride),
+            Convolution::new(width, width, 3).with_gain(last),
         ],
-        Block::Bottleneck => vec![
+        ResidualKind::Bottleneck => vec![
             Convolution::new(inputs, width, 1),
-            Convolution::new(width, width, 3).stride(stride),
-            Convolution::new(width, outputs, 1).gain(last),
+            Convolution::new(width, width, 3).with_stride(stride),
+            Convolution::new(width, outputs, 1).with_gain(last),
         ],
     };
     let count = convolutions.len();
@@ -127,24 +130,24 @@ fn block(
     for (number, convolution) in (1..).zip(convolutions) {
         let name = format!("{module}.conv{number}");
         let norm = format!("{module}.bn{number}");
-        branch = network.convolution(&name, Some(&norm), &branch, convolution);
+        branch = network.add_convolution(&name, Some(&norm), &branch, convolution);
         if number < count {
-            branch = network.relu(&relu(module, number), &branch);
+            branch = network.add_relu(&relu_module(module, number), &branch);
         }
     }
     let shortcut = if inputs == outputs && stride == 1 {
         input.to_owned()
     } else {
-        let projection = Convolution::new(inputs, outputs, 1).stride(stride);
+        let projection = Convolution::new(inputs, outputs, 1).with_stride(stride);
         let norm = format!("{module}.downsample.1");
-        network.convolution(&format!("{module}.downsample.0"), Some(&norm), input, projection)
+        network.add_convolution(&format!("{module}.downsample.0"), Some(&norm), input, projection)
     };
-    let sum = network.operator(module, "Add", &[&branch, &shortcut]);
-    network.relu(&relu(module, count), &sum)
+    let sum = network.add_operator(module, "Add", &[&branch, &shortcut]);
+    network.add_relu(&relu_module(module, count), &sum)
 }
 
-/// The exporter's name for use `number` of a block's one ReLU: `relu`, `relu_1`, `relu_2`.
-fn relu(module: &str, number: usize) -> String {
+/// The exporter's name for use `number` of a residual layer's one ReLU: `relu`, `relu_1`, `relu_2`.
+fn relu_module(module: &str, number: usize) -> String {
     match number {
         1 => format!("{module}.relu"),
         number => format!("{module}.relu_{}", number - 1),
@@ -155,8 +158,8 @@ fn relu(module: &str, number: usize) -> String {
 mod tests {
     use tessera_graph::onnx::GraphProto;
 
-    use crate::network::Data;
-    use crate::{Architecture, Recipe, Share};
+    use crate::network::WeightData;
+    use crate::{Architecture, Recipe, SharedStages};
 
     #[test]
     fn parameters_are_as_many_as_in_torchvision() {
@@ -167,25 +170,25 @@ mod tests {
         ];
         for (architecture, expected) in cases {
             let recipe = Recipe { batch_norm: true, ..Recipe::new(architecture) };
-            assert_eq!(recipe.parameters().unwrap(), expected, "{architecture}");
+            assert_eq!(recipe.count_parameters().unwrap(), expected, "{architecture}");
         }
     }
 
     #[test]
     fn folding_leaves_one_bias_for_each_normalised_channel() {
         // ResNet-18 normalises 4,800 channels, with a scale and a bias each.
-        let folded = Recipe::new(Architecture::Resnet18).parameters().unwrap();
+        let folded = Recipe::new(Architecture::Resnet18).count_parameters().unwrap();
         assert_eq!(folded, 11_689_512 - 4_800);
     }
 
     fn graph(recipe: &Recipe) -> GraphProto {
-        recipe.build().unwrap().model.graph.unwrap()
+        recipe.build_model().unwrap().model.graph.unwrap()
     }
 
     #[test]
     fn siblings_share_the_first_stages_and_nothing_else() {
         let recipe = Recipe { seed: 2, ..Recipe::new(Architecture::Resnet18) };
-        let sibling = Recipe { share: Some(Share { seed: 1, stages: 3 }), ..recipe };
+        let sibling = Recipe { shared_stages: Some(SharedStages { seed: 1, stages: 3 }), ..recipe };
         let parent = graph(&Recipe { seed: 1, ..recipe });
         let other = graph(&recipe);
         let sibling = graph(&sibling);
@@ -211,9 +214,9 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_of_resnet152_hangs_off_the_last_block_of_stage_two() {
+    fn the_exit_of_resnet152_hangs_off_the_last_layer_of_stage_two() {
         let recipe = Recipe { exits: true, ..Recipe::new(Architecture::Resnet152) };
-        let graph = recipe.assemble(Data::Omitted).unwrap().model.graph.unwrap();
+        let graph = recipe.assemble_network(WeightData::Omitted).unwrap().model.graph.unwrap();
         let pool = graph
             .node
             .iter()

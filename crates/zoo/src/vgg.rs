@@ -2,7 +2,7 @@
 
 use tessera_core::DType;
 
-use crate::network::{BEFORE_RELU, Convolution, Network};
+use crate::network::{Convolution, GAIN_BEFORE_RELU, NetworkBuilder};
 
 /// Side of the images.
 const IMAGE: usize = 224;
@@ -31,38 +31,42 @@ const CLASSIFIER: f32 = 3.5;
 /// addnn's thesis has it (table 7.3).
 const EXIT_AFTER: usize = 4;
 
-pub(crate) fn assemble(network: &mut Network<'_>) {
-    let mut trunk = network.image(IMAGE);
+pub(crate) fn assemble_vgg(network: &mut NetworkBuilder<'_>) {
+    let mut trunk = network.add_image_input(IMAGE);
     let mut channels = 3;
     let mut layer = 0;
     let mut exit = None;
     for (stage, &width) in (1..).zip(&STAGES) {
-        network.stage(stage);
-        for gain in [BEFORE_RELU, BEFORE_POOL] {
-            let convolution = Convolution::new(channels, width, 3).gain(gain);
-            let module = features(&mut layer);
-            let norm = if network.recipe.batch_norm { Some(features(&mut layer)) } else { None };
-            trunk = network.convolution(&module, norm.as_deref(), &trunk, convolution);
-            trunk = network.relu(&features(&mut layer), &trunk);
+        network.enter_stage(stage);
+        for gain in [GAIN_BEFORE_RELU, BEFORE_POOL] {
+            let convolution = Convolution::new(channels, width, 3).with_gain(gain);
+            let module = next_features_module(&mut layer);
+            let norm = if network.recipe.batch_norm {
+                Some(next_features_module(&mut layer))
+            } else {
+                None
+            };
+            trunk = network.add_convolution(&module, norm.as_deref(), &trunk, convolution);
+            trunk = network.add_relu(&next_features_module(&mut layer), &trunk);
             channels = width;
         }
-        trunk = network.pool(&features(&mut layer), "MaxPool", &trunk, (2, 2, 0));
+        trunk = network.add_pool(&next_features_module(&mut layer), "MaxPool", &trunk, (2, 2, 0));
         if stage == EXIT_AFTER {
-            exit = side_exit(network, &trunk);
+            exit = add_side_exit(network, &trunk);
         }
     }
-    network.head();
-    let rows = network.flatten("", &trunk);
-    let output = classifier(network, "classifier", &rows, "output");
-    let dims = network.batched(&[CLASSES]);
-    network.graph.output_typed(&output, DType::F32, dims);
+    network.enter_head();
+    let rows = network.add_flatten("", &trunk);
+    let output = add_classifier(network, "classifier", &rows, "output");
+    let dims = network.batched_dims(&[CLASSES]);
+    network.graph.add_typed_output(&output, DType::F32, dims);
     if let Some(exit) = exit {
-        network.exit(&exit, CLASSES);
+        network.add_exit_output(&exit, CLASSES);
     }
 }
 
 /// The next of the numbered layers in torchvision's list `features`.
-fn features(layer: &mut usize) -> String {
+fn next_features_module(layer: &mut usize) -> String {
     let module = format!("features.{layer}");
     *layer += 1;
     module
@@ -72,44 +76,49 @@ fn features(layer: &mut usize) -> String {
 ///
 /// It is a whole classifier over 7×7 values, as in the thesis: for the two classes it trained,
 /// the features with two such classifiers have 248.5 M parameters, and its 994 MB on disk.
-fn side_exit(network: &mut Network<'_>, trunk: &str) -> Option<String> {
-    let output = network.recipe.architecture.exit().filter(|_| network.recipe.exits)?;
-    network.head();
-    let pooled = network.pool("exit.avgpool", "AveragePool", trunk, (2, 2, 0));
-    let rows = network.flatten("exit", &pooled);
-    Some(classifier(network, "exit.classifier", &rows, output))
+fn add_side_exit(network: &mut NetworkBuilder<'_>, trunk: &str) -> Option<String> {
+    let output = network.recipe.architecture.exit_output().filter(|_| network.recipe.exits)?;
+    network.enter_head();
+    let pooled = network.add_pool("exit.avgpool", "AveragePool", trunk, (2, 2, 0));
+    let rows = network.add_flatten("exit", &pooled);
+    Some(add_classifier(network, "exit.classifier", &rows, output))
 }
 
-fn classifier(network: &mut Network<'_>, module: &str, rows: &str, output: &str) -> String {
+fn add_classifier(
+    network: &mut NetworkBuilder<'_>,
+    module: &str,
+    rows: &str,
+    output: &str,
+) -> String {
     let mut hidden = rows.to_owned();
     for (layer, inputs) in [(0, FEATURES), (3, HIDDEN)] {
         let shape = (inputs, HIDDEN);
         let name = format!("{module}.{layer}");
-        hidden = network.dense(&name, &hidden, shape, BEFORE_RELU, None);
-        hidden = network.relu(&format!("{module}.{}", layer + 1), &hidden);
+        hidden = network.add_dense(&name, &hidden, shape, GAIN_BEFORE_RELU, None);
+        hidden = network.add_relu(&format!("{module}.{}", layer + 1), &hidden);
     }
     let shape = (HIDDEN, CLASSES);
-    network.dense(&format!("{module}.6"), &hidden, shape, CLASSIFIER, Some(output))
+    network.add_dense(&format!("{module}.6"), &hidden, shape, CLASSIFIER, Some(output))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::network::Data;
+    use crate::network::WeightData;
     use crate::{Architecture, Recipe};
 
     #[test]
     fn parameters_are_as_many_as_in_torchvision() {
         let recipe = Recipe::new(Architecture::Vgg13);
-        assert_eq!(recipe.parameters().unwrap(), 133_047_848);
+        assert_eq!(recipe.count_parameters().unwrap(), 133_047_848);
     }
 
     #[test]
     fn the_exit_is_a_whole_classifier_after_the_fourth_pool() {
         let plain = Recipe::new(Architecture::Vgg13);
         let recipe = Recipe { exits: true, ..plain };
-        let classifier = recipe.parameters().unwrap() - plain.parameters().unwrap();
+        let classifier = recipe.count_parameters().unwrap() - plain.count_parameters().unwrap();
         assert_eq!(classifier, 123_642_856);
-        let graph = recipe.assemble(Data::Omitted).unwrap().model.graph.unwrap();
+        let graph = recipe.assemble_network(WeightData::Omitted).unwrap().model.graph.unwrap();
         let pool =
             graph.node.iter().find(|node| node.op_type.as_deref() == Some("AveragePool")).unwrap();
         assert_eq!(pool.input, ["/features/features.19/MaxPool_output_0"]);

@@ -6,11 +6,9 @@ pub(crate) mod overflow;
 pub(crate) mod placement;
 pub(crate) mod queueing;
 pub(crate) mod residency;
-
-use std::time::Duration;
+mod search;
 
 use clap::Subcommand;
-use tessera_core::{Error, Result};
 
 use eviction::EvictionArguments;
 use fusion::FusionArguments;
@@ -23,8 +21,8 @@ use residency::ResidencyArguments;
 pub(crate) enum PlanCommand {
     /// Place the layers of models on nodes, from the device to the cloud
     ///
-    /// For the least expected latency of a request, within the nodes' memory and storage. Layers never
-    /// go back to a lower tier, and a node's layers of a model are neighbours.
+    /// For the least expected latency of a request, within the nodes' memory and storage. Layers
+    /// never go back to a lower tier, and a node's layers of a model are neighbours.
     Placement(PlacementArguments),
     /// Move light blocks from a busy GPU to the CPU
     ///
@@ -42,12 +40,4 @@ pub(crate) enum PlanCommand {
     Fusion(FusionArguments),
     /// Find the bottleneck among blocks, and how many replicas each needs
     Queueing(QueueingArguments),
-}
-
-/// Seconds, above 0.
-pub(crate) fn seconds(text: &str) -> Result<Duration> {
-    let seconds = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
-    seconds
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(|| Error::usage("expected a number of seconds above 0"))
 }

@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 use tessera_core::Result;
-use tessera_cuda::{GpuInfo, GpuReading, Monitor};
+use tessera_cuda::{GpuInfo, NvmlMonitor, NvmlReading};
+use tessera_report::{Table, format_bytes, output};
 
-use crate::arguments::Devices;
-use crate::output::{self, Table};
+use crate::arguments::DevicesArguments;
 
 #[derive(Serialize)]
-struct Report {
-    cpu: Cpu,
-    gpus: Vec<Gpu>,
+struct DevicesReport {
+    cpu: ListedCpu,
+    gpus: Vec<ListedGpu>,
     /// The newest CUDA that the driver knows.
     cuda: Option<String>,
     /// Version of the driver.
@@ -20,29 +20,29 @@ struct Report {
 }
 
 #[derive(Serialize)]
-struct Cpu {
+struct ListedCpu {
     model: Option<String>,
     cores: usize,
     memory_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
-struct Gpu {
+struct ListedGpu {
     #[serde(flatten)]
     info: GpuInfo,
-    reading: Option<GpuReading>,
+    reading: Option<NvmlReading>,
 }
 
-pub(super) fn run(arguments: &Devices) -> Result<()> {
-    let report = look();
+pub(super) fn run_devices(arguments: &DevicesArguments) -> Result<()> {
+    let report = find_devices();
     if arguments.json {
         return output::print_json(&report);
     }
     let mut table = Table::new(&["device", "what", ">memory", ">free", "connected by"]);
-    let memory = |bytes: Option<u64>| bytes.map_or("-".to_owned(), output::bytes);
+    let memory = |bytes: Option<u64>| bytes.map_or("-".to_owned(), format_bytes);
     let cores = format!("{} cores", report.cpu.cores);
     let what = report.cpu.model.as_ref().map_or(cores.clone(), |model| format!("{model}, {cores}"));
-    table.row([
+    table.add_row([
         "cpu".to_owned(),
         what,
         memory(report.cpu.memory_bytes),
@@ -51,23 +51,23 @@ pub(super) fn run(arguments: &Devices) -> Result<()> {
     ]);
     for gpu in &report.gpus {
         let info = &gpu.info;
-        table.row([
+        table.add_row([
             format!("cuda:{}", info.number),
             format!("{}, compute {}", info.name, info.compute_capability),
-            output::bytes(info.memory_bytes),
-            output::bytes(info.free_bytes),
+            format_bytes(info.memory_bytes),
+            format_bytes(info.free_bytes),
             gpu.connected_by(),
         ]);
     }
-    table.print()?;
+    table.print_table()?;
     if let Some(cuda) = &report.cuda {
         let driver = report.driver.as_deref().unwrap_or("unknown");
-        output::print(&format!("driver {driver}, CUDA {cuda}"))?;
+        output::print_line(&format!("driver {driver}, CUDA {cuda}"))?;
     }
-    report.notes.iter().try_for_each(|note| output::print(note))
+    report.notes.iter().try_for_each(|note| output::print_line(note))
 }
 
-impl Gpu {
+impl ListedGpu {
     fn connected_by(&self) -> String {
         let mut ways = vec![match self.reading.as_ref().and_then(|reading| reading.pcie) {
             Some((generation, lanes)) => format!("PCIe {generation} x{lanes}"),
@@ -89,28 +89,29 @@ impl Gpu {
     }
 }
 
-fn look() -> Report {
+fn find_devices() -> DevicesReport {
     let mut notes = Vec::new();
-    let infos = tessera_cuda::devices().unwrap_or_else(|error| {
+    let infos = tessera_cuda::list_gpus().unwrap_or_else(|error| {
         notes.push(format!("no GPU: {error}"));
         Vec::new()
     });
-    let monitor = match infos.is_empty() {
-        true => None,
-        false => Monitor::open().map_err(|error| notes.push(error.to_string())).ok(),
+    let monitor = if infos.is_empty() {
+        None
+    } else {
+        NvmlMonitor::open().map_err(|error| notes.push(error.to_string())).ok()
     };
-    let reading = |info: &GpuInfo| monitor.as_ref()?.read(&info.pci).ok();
-    let gpus = infos.into_iter().map(|info| Gpu { reading: reading(&info), info });
-    Report {
-        cpu: cpu(),
+    let reading = |info: &GpuInfo| monitor.as_ref()?.read_gpu(&info.pci).ok();
+    let gpus = infos.into_iter().map(|info| ListedGpu { reading: reading(&info), info });
+    DevicesReport {
+        cpu: describe_cpu(),
         gpus: gpus.collect(),
-        cuda: tessera_cuda::driver_version().ok(),
-        driver: monitor.as_ref().and_then(Monitor::driver),
+        cuda: tessera_cuda::supported_cuda_version().ok(),
+        driver: monitor.as_ref().and_then(NvmlMonitor::driver_version),
         notes,
     }
 }
 
-fn cpu() -> Cpu {
+fn describe_cpu() -> ListedCpu {
     let value = |file: &str, key: &str| {
         let text = std::fs::read_to_string(file).ok()?;
         let line = text.lines().find(|line| line.starts_with(key))?;
@@ -118,7 +119,7 @@ fn cpu() -> Cpu {
     };
     let kilobytes = value("/proc/meminfo", "MemTotal")
         .and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
-    Cpu {
+    ListedCpu {
         model: value("/proc/cpuinfo", "model name"),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         memory_bytes: kilobytes.map(|kilobytes| kilobytes * 1024),

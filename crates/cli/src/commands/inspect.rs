@@ -1,19 +1,18 @@
 //! `tessera inspect`
 
+use crate::arguments::InspectArguments;
 use serde::Serialize;
 use tessera_core::Result;
 use tessera_graph::{CutPoints, ExitSpec, Graph, cost};
-
-use crate::arguments::Inspect;
-use crate::model_file::ModelFile;
-use crate::output::{self, Table};
+use tessera_report::{Table, format_bytes, format_count, output};
+use tessera_repository::ModelFile;
 
 #[derive(Serialize)]
-struct Report {
+struct InspectReport {
     model: String,
     opsets: std::collections::BTreeMap<String, i64>,
-    inputs: Vec<Value>,
-    outputs: Vec<Value>,
+    inputs: Vec<NamedTensorType>,
+    outputs: Vec<NamedTensorType>,
     /// Inputs with a default value, which Tessera keeps fixed.
     defaults: Vec<String>,
     nodes: usize,
@@ -29,7 +28,7 @@ struct Report {
 }
 
 #[derive(Serialize)]
-struct Value {
+struct NamedTensorType {
     name: String,
     #[serde(rename = "type")]
     tensor_type: String,
@@ -50,21 +49,24 @@ struct CutPoint {
     weight_bytes: u64,
 }
 
-pub(super) fn run(arguments: &Inspect) -> Result<()> {
-    let shapes = arguments.arguments.shapes()?;
-    let model = ModelFile::read(&arguments.model, &shapes, &arguments.arguments.exits()?)?;
-    let points = model.points()?;
-    let report = report(&model, &points);
+pub(super) fn run_inspect(arguments: &InspectArguments) -> Result<()> {
+    let shapes = arguments.arguments.parse_shapes()?;
+    let model =
+        ModelFile::read_file(&arguments.model, &shapes, &arguments.arguments.parse_exits()?)?;
+    let points = model.cut_points()?;
+    let report = inspect_model(&model, &points);
     if arguments.json {
         return output::print_json(&report);
     }
-    print(&report)
+    print_inspection(&report)
 }
 
-fn report(model: &ModelFile, points: &CutPoints) -> Report {
+fn inspect_model(model: &ModelFile, points: &CutPoints) -> InspectReport {
     let graph = &model.graph;
-    let value =
-        |id| Value { name: graph.value_name(id).to_owned(), tensor_type: model.type_of(id) };
+    let value = |id| NamedTensorType {
+        name: graph.value_name(id).to_owned(),
+        tensor_type: model.type_of(id),
+    };
     let mut cut_points = Vec::with_capacity(points.cuts.len());
     let (mut flops, mut weight_bytes, mut nodes, mut exact) = (0u64, 0u64, 0, true);
     for (position, &id) in points.order.iter().enumerate() {
@@ -74,7 +76,7 @@ fn report(model: &ModelFile, points: &CutPoints) -> Report {
             cut_points.push(CutPoint {
                 tensor: graph.value_name(cut.tensor).to_owned(),
                 tensor_type: model.type_of(cut.tensor),
-                bytes: model.types.get(cut.tensor).and_then(|known| known.bytes()),
+                bytes: model.types.get(cut.tensor).and_then(|known| known.byte_len()),
                 nodes,
                 flops,
                 weight_bytes,
@@ -86,16 +88,20 @@ fn report(model: &ModelFile, points: &CutPoints) -> Report {
         weight_bytes = weight_bytes.saturating_add(node.cost.weight_bytes);
         nodes += 1;
     }
-    Report {
+    InspectReport {
         model: model.path.display().to_string(),
         opsets: graph.opsets().clone(),
         inputs: graph.inputs().iter().map(|&id| value(id)).collect(),
         outputs: graph.outputs().iter().map(|&id| value(id)).collect(),
-        defaults: graph.defaults().iter().map(|&id| graph.value_name(id).to_owned()).collect(),
+        defaults: graph
+            .inputs_with_defaults()
+            .iter()
+            .map(|&id| graph.value_name(id).to_owned())
+            .collect(),
         nodes: graph.nodes().len(),
         constant_nodes: graph.node_ids().filter(|&id| graph.is_constant_node(id)).count(),
         weights: graph.weights().count(),
-        parameters: parameters(graph),
+        parameters: count_parameters(graph),
         weight_bytes: graph.weight_bytes() as u64,
         flops,
         exact,
@@ -105,15 +111,15 @@ fn report(model: &ModelFile, points: &CutPoints) -> Report {
 }
 
 /// Elements of the weights that are numbers a training could have set.
-fn parameters(graph: &Graph) -> u64 {
+fn count_parameters(graph: &Graph) -> u64 {
     let counted = graph.weights().filter(|(_, weight)| {
         weight.tensor_type().is_some_and(|known| cost::is_parameter(known.dtype))
     });
-    counted.map(|(_, weight)| weight.count() as u64).sum()
+    counted.map(|(_, weight)| weight.element_count() as u64).sum()
 }
 
-fn print(report: &Report) -> Result<()> {
-    let list = |values: &[Value]| {
+fn print_inspection(report: &InspectReport) -> Result<()> {
+    let list = |values: &[NamedTensorType]| {
         let shown: Vec<String> =
             values.iter().map(|value| format!("{} {}", value.name, value.tensor_type)).collect();
         shown.join(", ")
@@ -126,35 +132,35 @@ fn print(report: &Report) -> Result<()> {
             _ => format!("{domain} {version}"),
         })
         .collect();
-    output::print(&format!("model       {}", report.model))?;
-    output::print(&format!("opsets      {}", opsets.join(", ")))?;
-    output::print(&format!("inputs      {}", list(&report.inputs)))?;
-    output::print(&format!("outputs     {}", list(&report.outputs)))?;
+    output::print_line(&format!("model       {}", report.model))?;
+    output::print_line(&format!("opsets      {}", opsets.join(", ")))?;
+    output::print_line(&format!("inputs      {}", list(&report.inputs)))?;
+    output::print_line(&format!("outputs     {}", list(&report.outputs)))?;
     if !report.defaults.is_empty() {
         let defaults = report.defaults.join(", ");
-        output::print(&format!("defaults    {defaults} (inputs with a value, kept fixed)"))?;
+        output::print_line(&format!("defaults    {defaults} (inputs with a value, kept fixed)"))?;
     }
     let constant = match report.constant_nodes {
         0 => String::new(),
         count => format!(", {count} of them computed from constants alone"),
     };
-    output::print(&format!("nodes       {}{constant}", report.nodes))?;
-    output::print(&format!(
+    output::print_line(&format!("nodes       {}{constant}", report.nodes))?;
+    output::print_line(&format!(
         "weights     {} in {} tensors, {} parameters",
-        output::bytes(report.weight_bytes),
+        format_bytes(report.weight_bytes),
         report.weights,
-        output::count(report.parameters)
+        format_count(report.parameters)
     ))?;
     let exact = if report.exact { "" } else { " (open dimensions counted as 1)" };
-    output::print(&format!("FLOPs       {}{exact}", output::count(report.flops)))?;
+    output::print_line(&format!("FLOPs       {}{exact}", format_count(report.flops)))?;
     for exit in &report.exits {
-        output::print(&format!("exit        {} at {}", exit.output, exit.threshold))?;
+        output::print_line(&format!("exit        {} at {}", exit.output, exit.threshold))?;
     }
-    output::print(&format!("cut points  {}", report.cut_points.len()))?;
+    output::print_line(&format!("cut points  {}", report.cut_points.len()))?;
     if report.cut_points.is_empty() {
         return Ok(());
     }
-    output::print("")?;
+    output::print_line("")?;
     let mut table = Table::new(&[
         "tensor",
         "type",
@@ -164,14 +170,14 @@ fn print(report: &Report) -> Result<()> {
         ">weights before",
     ]);
     for cut in &report.cut_points {
-        table.row([
+        table.add_row([
             cut.tensor.clone(),
             cut.tensor_type.clone(),
-            cut.bytes.map_or("?".to_owned(), |bytes| output::bytes(bytes as u64)),
+            cut.bytes.map_or("?".to_owned(), |bytes| format_bytes(bytes as u64)),
             cut.nodes.to_string(),
-            output::count(cut.flops),
-            output::bytes(cut.weight_bytes),
+            format_count(cut.flops),
+            format_bytes(cut.weight_bytes),
         ]);
     }
-    table.print()
+    table.print_table()
 }

@@ -2,40 +2,43 @@
 
 use std::io::IsTerminal;
 use std::time::Duration;
+use tessera_report::output;
 
+use crate::arguments::LoadArguments;
+use tessera_command::interrupt;
 use tessera_core::{Error, Result};
 use tessera_load::{
-    Arrivals, MetricsPage, Mode, Options, Phase, Progress, Rates, Report, Stop, SweepReport,
-    Target, Workload, WorkloadOptions, parse_range, parse_shape, run as measure, sweep,
+    Arrivals, LoadMode, LoadPhase, LoadProgress, LoadReport, LoadTarget, LoadTestOptions,
+    MetricsPage, StopToken, SweepRates, SweepReport, Workload, WorkloadOptions, parse_range,
+    parse_shape, render_load_page, render_load_table, render_sweep_page, render_sweep_table,
+    run_load_test, run_sweep,
 };
+use tessera_repository::unfinished_files::write_whole;
 
-use crate::arguments::Load;
-use crate::{interrupt, model_file, output};
-
-pub(super) fn run(arguments: &Load) -> Result<()> {
+pub(super) fn run_load(arguments: &LoadArguments) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(|error| Error::io("the runtime of the load", &error))?;
-    let stop = Stop::new();
+        .map_err(|error| Error::from_io("the runtime of the load", &error))?;
+    let stop = StopToken::new();
     let interrupted = stop.clone();
     // What was measured until then is shown.
-    interrupt::instead(move || interrupted.stop());
-    let result = runtime.block_on(load(arguments, &stop));
+    interrupt::on_first_interrupt(move || interrupted.request_stop());
+    let result = runtime.block_on(measure_target(arguments, &stop));
     runtime.shutdown_background();
     result
 }
 
-async fn load(arguments: &Load, stop: &Stop) -> Result<()> {
+async fn measure_target(arguments: &LoadArguments, stop: &StopToken) -> Result<()> {
     let seconds = |value: f64, option: &str| {
         Duration::try_from_secs_f64(value)
             .map_err(|_| Error::usage(format!("{option} {value}, expected seconds")))
     };
     let deadline = arguments.deadline.map(|ms| seconds(ms / 1e3, "--deadline")).transpose()?;
-    let mut target = Target::new(&arguments.url, &arguments.model);
+    let mut target = LoadTarget::new(&arguments.url, &arguments.model);
     target.version.clone_from(&arguments.version);
-    let description = target.describe().await?;
+    let description = target.fetch_description().await?;
     let workload = Workload::new(
         &description,
         &WorkloadOptions {
@@ -51,17 +54,17 @@ async fn load(arguments: &Load, stop: &Stop) -> Result<()> {
     let duration = seconds(arguments.duration, "--duration")?;
     let arrivals: Arrivals = arguments.arrivals.parse()?;
     let mode = match arguments.rate {
-        Some(rate) => Mode::Open { rate, arrivals, duration, seed: arguments.seed },
+        Some(rate) => LoadMode::Open { rate, arrivals, duration, seed: arguments.seed },
         None if arguments.sweep.is_some() => {
-            Mode::Open { rate: 1.0, arrivals, duration, seed: arguments.seed }
+            LoadMode::Open { rate: 1.0, arrivals, duration, seed: arguments.seed }
         }
-        None => Mode::Closed {
+        None => LoadMode::Closed {
             clients: arguments.clients.unwrap_or(1),
             duration: arguments.requests.is_none().then_some(duration),
             requests: arguments.requests,
         },
     };
-    let mut options = Options::new(mode);
+    let mut options = LoadTestOptions::new(mode);
     options.warm_up = seconds(arguments.warm_up, "--warm-up")?;
     options.deadline = deadline;
     options.max_connections = arguments.connections;
@@ -69,24 +72,24 @@ async fn load(arguments: &Load, stop: &Stop) -> Result<()> {
         options.metrics = Some(MetricsPage::open(url).await?);
     }
     let bar = output::spinner("warming up");
-    let show = |progress: &Progress| bar.set_message(line(progress));
+    let show = |progress: &LoadProgress| bar.set_message(progress_line(progress));
     if let Some(rates) = &arguments.sweep {
-        let rates: Rates = rates.parse()?;
-        let report = sweep(&target, &workload, &options, &rates, stop, show).await?;
+        let rates: SweepRates = rates.parse()?;
+        let report = run_sweep(&target, &workload, &options, &rates, stop, show).await?;
         bar.finish_and_clear();
         return finish_sweep(arguments, &report);
     }
-    let report = measure(&target, &workload, &options, stop, show).await?;
+    let report = run_load_test(&target, &workload, &options, stop, show).await?;
     bar.finish_and_clear();
-    finish(arguments, &report)
+    finish_run(arguments, &report)
 }
 
 /// How far it is, in a line.
-fn line(progress: &Progress) -> String {
+fn progress_line(progress: &LoadProgress) -> String {
     let phase = match progress.phase {
-        Phase::WarmUp => "warming up",
-        Phase::Measuring => "measuring",
-        Phase::Draining => "waiting for answers",
+        LoadPhase::WarmUp => "warming up",
+        LoadPhase::Measuring => "measuring",
+        LoadPhase::Draining => "waiting for answers",
     };
     let offered =
         progress.offered_per_second.map_or_else(String::new, |rate| format!(" at {rate:.1}/s"));
@@ -96,32 +99,34 @@ fn line(progress: &Progress) -> String {
     )
 }
 
-fn finish(arguments: &Load, report: &Report) -> Result<()> {
+fn finish_run(arguments: &LoadArguments, report: &LoadReport) -> Result<()> {
     if let Some(file) = &arguments.html {
-        model_file::write_whole(file, report.html().as_bytes())?;
+        write_whole(file, render_load_page(report).as_bytes())?;
     }
-    match arguments.json {
-        true => output::print_json(report)?,
-        false => output::print(report.table().trim_end())?,
+    if arguments.json {
+        output::print_json(report)?;
+    } else {
+        output::print_line(render_load_table(report).trim_end())?;
     }
-    told(arguments)
+    print_report_path(arguments)
 }
 
-fn finish_sweep(arguments: &Load, report: &SweepReport) -> Result<()> {
+fn finish_sweep(arguments: &LoadArguments, report: &SweepReport) -> Result<()> {
     if let Some(file) = &arguments.html {
-        model_file::write_whole(file, report.html().as_bytes())?;
+        write_whole(file, render_sweep_page(report).as_bytes())?;
     }
-    match arguments.json {
-        true => output::print_json(report)?,
-        false => output::print(report.table().trim_end())?,
+    if arguments.json {
+        output::print_json(report)?;
+    } else {
+        output::print_line(render_sweep_table(report).trim_end())?;
     }
-    told(arguments)
+    print_report_path(arguments)
 }
 
-fn told(arguments: &Load) -> Result<()> {
+fn print_report_path(arguments: &LoadArguments) -> Result<()> {
     match &arguments.html {
         Some(file) if !arguments.json && std::io::stdout().is_terminal() => {
-            output::print(&format!("report: {}", file.display()))
+            output::print_line(&format!("report: {}", file.display()))
         }
         _ => Ok(()),
     }

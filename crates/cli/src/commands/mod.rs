@@ -1,6 +1,5 @@
 //! The commands, one file each.
 
-mod bench;
 mod devices;
 mod inspect;
 mod load;
@@ -8,55 +7,32 @@ mod plan;
 mod profile;
 mod repo;
 mod run;
+mod serve;
 mod share;
 mod split;
 mod verify;
 mod zoo;
 
-use std::sync::Arc;
-
 use tessera_core::Result;
-use tessera_engine::{Engine, choose};
 
-use crate::arguments::{Command, EngineArguments};
+use crate::arguments::Command;
 
 /// Carries out a command.
-pub(crate) fn run(command: Command) -> Result<()> {
+pub(crate) fn run_command(command: Command) -> Result<()> {
     match command {
-        Command::Zoo(arguments) => zoo::run(&arguments),
-        Command::Inspect(arguments) => inspect::run(&arguments),
-        Command::Split(arguments) => split::run(&arguments),
-        Command::Share(arguments) => share::run(&arguments),
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Verify(arguments) => verify::run(&arguments),
-        Command::Profile(arguments) => profile::run(&arguments),
-        Command::Devices(arguments) => devices::run(&arguments),
-        Command::Repo(command) => repo::run(&command),
-        Command::Serve(arguments) => crate::serve::run(&arguments),
-        Command::Load(arguments) => load::run(&arguments),
-        Command::Plan(command) => plan::run(&command),
-        Command::Bench(command) => bench::run(&command),
-        Command::Block => block(),
+        Command::Zoo(arguments) => zoo::run_zoo(&arguments),
+        Command::Inspect(arguments) => inspect::run_inspect(&arguments),
+        Command::Split(arguments) => split::run_split(&arguments),
+        Command::Share(arguments) => share::run_share(&arguments),
+        Command::Run(arguments) => run::run_model(&arguments),
+        Command::Verify(arguments) => verify::run_verify(&arguments),
+        Command::Profile(arguments) => profile::run_profile(&arguments),
+        Command::Devices(arguments) => devices::run_devices(&arguments),
+        Command::Repo(command) => repo::run_repo(&command),
+        Command::Serve(arguments) => serve::run_serve(&arguments),
+        Command::Load(arguments) => load::run_load(&arguments),
+        Command::Plan(command) => plan::run_plan(&command),
+        Command::Bench(command) => tessera_bench::run_bench(&command),
+        Command::Instance => serve::run_instance(),
     }
-}
-
-/// Runs a block for the server that started this process.
-fn block() -> Result<()> {
-    crate::logs::start(tracing::level_filters::LevelFilter::WARN, false);
-    tessera_engine::give_large_memory_back();
-    let result = tessera_node::run_block(&mut std::io::stdin().lock(), std::io::stdout());
-    if let Err(error) = &result {
-        eprintln!("tessera: {error}");
-    }
-    // Without the usual goodbyes: libraries for GPUs take theirs badly.
-    signal_hook::low_level::exit(i32::from(result.is_err()))
-}
-
-/// The engine that the user asked for; says so where it is not the fast one.
-fn engine(arguments: &EngineArguments) -> Result<Arc<dyn Engine>> {
-    let (engine, note) = choose(arguments.engine)?;
-    if let Some(note) = note {
-        eprintln!("tessera: {note}");
-    }
-    Ok(engine)
 }

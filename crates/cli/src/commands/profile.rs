@@ -1,30 +1,30 @@
 //! `tessera profile`
 
 use std::time::Duration;
+use tessera_report::{Table, format_bytes, format_count, format_milliseconds, output};
 
+use crate::arguments::ProfileArguments;
 use serde::Serialize;
+use tessera_command::inputs;
 use tessera_core::{ContentHash, Result};
 use tessera_graph::{Partition, Split, block_cost};
-use tessera_node::{Loader, RunOptions, Summary};
-
-use crate::arguments::Profile;
-use crate::model_file::ModelFile;
-use crate::output::{self, Table};
-use crate::{commands, inputs};
+use tessera_node::{ExitPolicy, LatencySummary, ModelLoader};
+use tessera_repository::ModelFile;
+use tessera_zoo::random_inputs;
 
 #[derive(Serialize)]
-struct Report {
+struct ProfileReport {
     model: String,
     engine: Option<String>,
     threads: usize,
     runs: usize,
-    layers: Vec<Row>,
-    blocks: Vec<Row>,
-    total: Row,
+    layers: Vec<CostRow>,
+    blocks: Vec<CostRow>,
+    total: CostRow,
 }
 
 #[derive(Clone, Serialize)]
-struct Row {
+struct CostRow {
     index: Option<usize>,
     block: Option<ContentHash>,
     /// The tensors that leave it.
@@ -41,29 +41,31 @@ struct Row {
     median_ms: Option<f64>,
 }
 
-pub(super) fn run(arguments: &Profile) -> Result<()> {
-    let shapes = arguments.arguments.shapes()?;
-    let model = ModelFile::read(&arguments.model, &shapes, &arguments.arguments.exits()?)?;
-    let blocks = model.split(&arguments.split)?;
-    let layers = tessera_graph::split(&model.graph, &model.types, &Split::Every, &model.exits)?;
-    let (mut layer_rows, mut block_rows) = (rows(&model, &layers), rows(&model, &blocks));
+pub(super) fn run_profile(arguments: &ProfileArguments) -> Result<()> {
+    let shapes = arguments.arguments.parse_shapes()?;
+    let model =
+        ModelFile::read_file(&arguments.model, &shapes, &arguments.arguments.parse_exits()?)?;
+    let blocks = model.split_into_blocks(arguments.split.chosen_split().as_ref())?;
+    let layers =
+        tessera_graph::split_into_chain(&model.graph, &model.types, &Split::Every, &model.exits)?;
+    let (mut layer_rows, mut block_rows) = (cost_rows(&model, &layers), cost_rows(&model, &blocks));
     let mut engine = None;
     if arguments.runs > 0 {
-        let chosen = commands::engine(&arguments.engine)?;
+        let chosen = arguments.engine.choose_engine()?;
         engine = Some(format!("{} {}", chosen.name(), chosen.version()));
-        let loader = Loader::new(chosen, arguments.engine.options());
-        let bar = output::progress(2 * (arguments.runs as u64 + 1), "measuring");
+        let loader = ModelLoader::new(chosen, arguments.engine.load_options());
+        let bar = output::progress_bar(2 * (arguments.runs as u64 + 1), "measuring");
         for (partition, rows) in [(&layers, &mut layer_rows), (&blocks, &mut block_rows)] {
-            measure(arguments, &loader, partition, rows, &|| bar.inc(1))?;
+            measure_blocks(arguments, &loader, partition, rows, &|| bar.inc(1))?;
         }
         bar.finish_and_clear();
     }
-    let report = Report {
+    let report = ProfileReport {
         model: model.path.display().to_string(),
         engine,
         threads: arguments.engine.threads.get(),
         runs: arguments.runs,
-        total: total(&block_rows),
+        total: total_row(&block_rows),
         layers: layer_rows,
         blocks: block_rows,
     };
@@ -71,29 +73,29 @@ pub(super) fn run(arguments: &Profile) -> Result<()> {
         return output::print_json(&report);
     }
     if arguments.csv {
-        return csv(&report);
+        return print_cost_csv(&report);
     }
-    output::print("Layers")?;
-    table(&report.layers, None).print()?;
-    output::print("")?;
-    output::print("Blocks")?;
-    table(&report.blocks, Some(&report.total)).print()?;
+    output::print_line("Layers")?;
+    cost_table(&report.layers, None).print_table()?;
+    output::print_line("")?;
+    output::print_line("Blocks")?;
+    cost_table(&report.blocks, Some(&report.total)).print_table()?;
     if let Some(engine) = &report.engine {
         let (runs, threads) = (report.runs, report.threads);
-        output::print(&format!("medians of {runs} runs on {engine}, {threads} threads"))?;
+        output::print_line(&format!("medians of {runs} runs on {engine}, {threads} threads"))?;
     }
     if !report.total.exact {
-        output::print("open dimensions are counted as 1; fix them with --shape")?;
+        output::print_line("open dimensions are counted as 1; fix them with --shape")?;
     }
     Ok(())
 }
 
-fn rows(model: &ModelFile, partition: &Partition) -> Vec<Row> {
+fn cost_rows(model: &ModelFile, partition: &Partition) -> Vec<CostRow> {
     let blocks = partition.graph.blocks.iter().enumerate();
     blocks
         .map(|(index, node)| {
             let (cost, exact) = block_cost(&model.graph, &model.types, partition, index);
-            Row {
+            CostRow {
                 index: Some(index),
                 block: Some(node.block),
                 outputs: node.outputs.iter().map(|port| port.name.clone()).collect(),
@@ -110,9 +112,9 @@ fn rows(model: &ModelFile, partition: &Partition) -> Vec<Row> {
         .collect()
 }
 
-fn total(rows: &[Row]) -> Row {
-    let sum = |value: fn(&Row) -> u64| rows.iter().map(value).fold(0, u64::saturating_add);
-    Row {
+fn total_row(rows: &[CostRow]) -> CostRow {
+    let sum = |value: fn(&CostRow) -> u64| rows.iter().map(value).fold(0, u64::saturating_add);
+    CostRow {
         index: None,
         block: None,
         outputs: vec!["total".to_owned()],
@@ -128,33 +130,33 @@ fn total(rows: &[Row]) -> Row {
 }
 
 /// Runs the blocks in turn, and notes the median time of each.
-fn measure(
-    arguments: &Profile,
-    loader: &Loader,
+fn measure_blocks(
+    arguments: &ProfileArguments,
+    loader: &ModelLoader,
     partition: &Partition,
-    rows: &mut [Row],
+    rows: &mut [CostRow],
     done: &dyn Fn(),
 ) -> Result<()> {
     let ranges = inputs::parse_ranges(&arguments.ranges, &partition.graph.inputs)?;
-    let given = inputs::random(&partition.graph.inputs, &ranges, 0)?;
-    let model = loader.load(&partition.graph, partition)?;
-    model.run(&given, RunOptions::AllExits)?;
+    let given = random_inputs(&partition.graph.inputs, &ranges, 0)?;
+    let model = loader.load_model(&partition.graph, partition)?;
+    model.run_model(&given, ExitPolicy::AllExits)?;
     done();
     let mut times: Vec<Vec<Duration>> = vec![Vec::new(); rows.len()];
     for _ in 0..arguments.runs {
-        let result = model.run(&given, RunOptions::AllExits)?;
+        let result = model.run_model(&given, ExitPolicy::AllExits)?;
         for (times, time) in times.iter_mut().zip(result.times) {
             times.extend(time);
         }
         done();
     }
     for (row, times) in rows.iter_mut().zip(&times) {
-        row.median_ms = Summary::of(times).map(|summary| summary.median_ms);
+        row.median_ms = LatencySummary::from_times(times).map(|summary| summary.median_ms);
     }
     Ok(())
 }
 
-fn table(rows: &[Row], total: Option<&Row>) -> Table {
+fn cost_table(rows: &[CostRow], total: Option<&CostRow>) -> Table {
     let mut table = Table::new(&[
         ">#",
         "output",
@@ -167,22 +169,22 @@ fn table(rows: &[Row], total: Option<&Row>) -> Table {
         ">time",
     ]);
     for row in rows.iter().chain(total) {
-        table.row([
+        table.add_row([
             row.index.map_or(String::new(), |index| index.to_string()),
             row.outputs.join(", "),
             row.nodes.to_string(),
-            output::count(row.parameters),
-            output::count(row.flops),
-            output::bytes(row.weight_bytes),
-            output::bytes(row.memory_bytes),
-            output::bytes(row.output_bytes),
-            row.median_ms.map_or("-".to_owned(), output::milliseconds),
+            format_count(row.parameters),
+            format_count(row.flops),
+            format_bytes(row.weight_bytes),
+            format_bytes(row.memory_bytes),
+            format_bytes(row.output_bytes),
+            row.median_ms.map_or("-".to_owned(), format_milliseconds),
         ]);
     }
     table
 }
 
-fn csv(report: &Report) -> Result<()> {
+fn print_cost_csv(report: &ProfileReport) -> Result<()> {
     let mut table = Table::new(&[
         "kind",
         "index",
@@ -198,7 +200,7 @@ fn csv(report: &Report) -> Result<()> {
     ]);
     for (kind, rows) in [("layer", &report.layers), ("block", &report.blocks)] {
         for row in rows {
-            table.row([
+            table.add_row([
                 kind.to_owned(),
                 row.index.map_or(String::new(), |index| index.to_string()),
                 row.block.map_or(String::new(), |block| block.to_string()),

@@ -1,19 +1,18 @@
 //! `tessera share`
 
 use std::collections::{BTreeMap, HashMap};
+use tessera_report::{Table, format_bytes, output};
 
+use crate::arguments::ShareArguments;
 use serde::Serialize;
 use tessera_core::{ContentHash, Error, Result};
-use tessera_graph::{Shared, SharedModel};
-
-use crate::arguments::Share;
-use crate::model_file::ModelFile;
-use crate::output::{self, Table};
+use tessera_graph::{SharedModel, SharedPartitions};
+use tessera_repository::ModelFile;
 
 #[derive(Serialize)]
-pub(super) struct Report {
+pub(super) struct ShareReport {
     models: Vec<ModelPath>,
-    blocks: Vec<BlockUse>,
+    blocks: Vec<SharedBlock>,
     /// Bytes of weights if every model kept its own.
     pub(super) bytes_apart: u64,
     /// Bytes of weights with what is common kept once.
@@ -29,20 +28,20 @@ struct ModelPath {
 }
 
 #[derive(Serialize)]
-struct BlockUse {
+struct SharedBlock {
     block: ContentHash,
     weight_bytes: u64,
     models: Vec<String>,
 }
 
-pub(super) fn run(arguments: &Share) -> Result<()> {
-    let bar = output::progress(arguments.models.len() as u64 * 2, "sharing");
+pub(super) fn run_share(arguments: &ShareArguments) -> Result<()> {
+    let bar = output::progress_bar(arguments.models.len() as u64 * 2, "sharing");
     let mut models = Vec::with_capacity(arguments.models.len());
     for path in &arguments.models {
-        let model = ModelFile::read(path, &BTreeMap::new(), &[])?;
+        let model = ModelFile::read_file(path, &BTreeMap::new(), &[])?;
         // What is wrong with a model's exits is told here, with its name.
-        model.points()?;
-        tessera_repository::check_name(&model.name())?;
+        model.cut_points()?;
+        tessera_repository::check_model_name(&model.name())?;
         models.push(model);
         bar.inc(1);
     }
@@ -57,32 +56,33 @@ pub(super) fn run(arguments: &Share) -> Result<()> {
     if !arguments.dry_run {
         let repository = super::split::open_to_write(&arguments.repository.repo)?;
         for (name, partition) in names.iter().zip(&shared.partitions) {
-            repository.put(name, partition)?;
+            repository.put_model(name, partition)?;
         }
     }
     bar.finish_and_clear();
-    let report = report(&names, &shared);
+    let report = sharing_report(&names, &shared);
     if arguments.json {
         return output::print_json(&report);
     }
-    print(&report)?;
-    match arguments.dry_run {
-        true => output::print("nothing stored (--dry-run)"),
-        false => output::print(&format!("stored in {}", arguments.repository.repo.display())),
+    print_sharing(&report)?;
+    if arguments.dry_run {
+        output::print_line("nothing stored (--dry-run)")
+    } else {
+        output::print_line(&format!("stored in {}", arguments.repository.repo.display()))
     }
 }
 
 /// Cuts models so that they share blocks.
-fn share_models(models: &[ModelFile], progress: &mut dyn FnMut(usize)) -> Result<Shared> {
+fn share_models(models: &[ModelFile], progress: &mut dyn FnMut(usize)) -> Result<SharedPartitions> {
     let views: Vec<SharedModel<'_>> = models
         .iter()
         .map(|model| SharedModel { graph: &model.graph, types: &model.types, exits: &model.exits })
         .collect();
-    tessera_graph::share(&views, progress)
+    tessera_graph::share_blocks(&views, progress)
 }
 
 /// What sharing saves, and the path of each model.
-pub(super) fn report(names: &[String], shared: &Shared) -> Report {
+pub(super) fn sharing_report(names: &[String], shared: &SharedPartitions) -> ShareReport {
     let mut order: Vec<ContentHash> = Vec::new();
     let mut bytes: HashMap<ContentHash, u64> = HashMap::new();
     for partition in &shared.partitions {
@@ -94,10 +94,10 @@ pub(super) fn report(names: &[String], shared: &Shared) -> Report {
             });
         }
     }
-    let users = shared.users();
+    let users = shared.models_by_block();
     let (apart, once) = (shared.bytes_apart() as u64, shared.bytes_shared() as u64);
     let saved = apart - once;
-    Report {
+    ShareReport {
         models: names
             .iter()
             .zip(&shared.partitions)
@@ -108,7 +108,7 @@ pub(super) fn report(names: &[String], shared: &Shared) -> Report {
             .collect(),
         blocks: order
             .iter()
-            .map(|hash| BlockUse {
+            .map(|hash| SharedBlock {
                 block: *hash,
                 weight_bytes: bytes[hash],
                 models: users[hash].iter().map(|&model| names[model].clone()).collect(),
@@ -121,34 +121,34 @@ pub(super) fn report(names: &[String], shared: &Shared) -> Report {
     }
 }
 
-fn print(report: &Report) -> Result<()> {
+fn print_sharing(report: &ShareReport) -> Result<()> {
     let mut table = Table::new(&["block", ">weights", ">models", "used by"]);
     for block in &report.blocks {
         let mut users = block.models.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
         if block.models.len() > 4 {
             users += ", …";
         }
-        table.row([
-            block.block.short(),
-            output::bytes(block.weight_bytes),
+        table.add_row([
+            block.block.short_hex(),
+            format_bytes(block.weight_bytes),
             block.models.len().to_string(),
             users,
         ]);
     }
-    table.print()?;
-    output::print("")?;
+    table.print_table()?;
+    output::print_line("")?;
     let mut table = Table::new(&["model", "path"]);
     for model in &report.models {
-        let path: Vec<String> = model.path.iter().map(ContentHash::short).collect();
-        table.row([model.name.clone(), path.join(" → ")]);
+        let path: Vec<String> = model.path.iter().map(ContentHash::short_hex).collect();
+        table.add_row([model.name.clone(), path.join(" → ")]);
     }
-    table.print()?;
-    output::print("")?;
-    output::print(&format!(
+    table.print_table()?;
+    output::print_line("")?;
+    output::print_line(&format!(
         "{} of weights instead of {}: {} saved ({:.1} %)",
-        output::bytes(report.bytes_shared),
-        output::bytes(report.bytes_apart),
-        output::bytes(report.bytes_saved),
+        format_bytes(report.bytes_shared),
+        format_bytes(report.bytes_apart),
+        format_bytes(report.bytes_saved),
         report.percent_saved
     ))
 }

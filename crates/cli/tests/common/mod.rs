@@ -184,32 +184,32 @@ pub(crate) fn save(path: &Path, model: &ModelProto) {
 /// `y = relu(relu(x))` with `x` of f32[1,4]; the tensor between the two is `middle`.
 pub(crate) fn small() -> ModelProto {
     let mut graph = GraphBuilder::new("small");
-    let x = graph.input("x", DType::F32, [1, 4]);
-    graph.node_into("first", "Relu", &[&x], &["middle"], []);
-    graph.node_into("second", "Relu", &["middle"], &["y"], []);
-    graph.output("y");
-    graph.build()
+    let x = graph.add_input("x", DType::F32, [1, 4]);
+    graph.add_node_into("first", "Relu", &[&x], &["middle"], []);
+    graph.add_node_into("second", "Relu", &["middle"], &["y"], []);
+    graph.add_output("y");
+    graph.build_model()
 }
 
 /// `y = x · w`, with `w` large enough to be a weight of its own.
 pub(crate) fn dense() -> ModelProto {
     let mut graph = GraphBuilder::new("dense");
-    let x = graph.input("x", DType::F32, [1, 64]);
+    let x = graph.add_input("x", DType::F32, [1, 64]);
     let weights = (0..64 * 64).map(|index| (index % 13) as f32 / 13.0);
-    let w = graph.weight("w", &[64, 64], weights.collect());
-    graph.node_into("product", "MatMul", &[&x, &w], &["y"], []);
-    graph.output("y");
-    graph.build()
+    let w = graph.add_weight("w", &[64, 64], weights.collect());
+    graph.add_node_into("product", "MatMul", &[&x, &w], &["y"], []);
+    graph.add_output("y");
+    graph.build_model()
 }
 
 /// `y = x + w` where `w`, of f32[1,4], is in the file at `location`.
 pub(crate) fn with_external_weight(location: &str) -> ModelProto {
     let mut graph = GraphBuilder::new("external");
-    let x = graph.input("x", DType::F32, [1, 4]);
-    let w = graph.initializer(TensorProto {
+    let x = graph.add_input("x", DType::F32, [1, 4]);
+    let w = graph.add_initializer(TensorProto {
         name: Some("w".to_owned()),
         dims: vec![1, 4],
-        data_type: Some(DType::F32.onnx()),
+        data_type: Some(DType::F32.to_onnx()),
         external_data: vec![StringStringEntryProto {
             key: Some("location".to_owned()),
             value: Some(location.to_owned()),
@@ -217,20 +217,20 @@ pub(crate) fn with_external_weight(location: &str) -> ModelProto {
         data_location: Some(tensor_proto::DataLocation::External as i32),
         ..TensorProto::default()
     });
-    graph.node_into("sum", "Add", &[&x, &w], &["y"], []);
-    graph.output("y");
-    graph.build()
+    graph.add_node_into("sum", "Add", &[&x, &w], &["y"], []);
+    graph.add_output("y");
+    graph.build_model()
 }
 
 /// `y = x + w` where `w`, of f32[1,4], has this many bytes.
 pub(crate) fn with_weight_of(bytes: usize) -> ModelProto {
     let mut graph = GraphBuilder::new("weight");
-    let x = graph.input("x", DType::F32, [1, 4]);
+    let x = graph.add_input("x", DType::F32, [1, 4]);
     let data = Bytes::from(vec![0u8; bytes]);
-    let w = graph.weight_raw("w", DType::F32.onnx(), &[1, 4], data);
-    graph.node_into("sum", "Add", &[&x, &w], &["y"], []);
-    graph.output("y");
-    graph.build()
+    let w = graph.add_raw_weight("w", DType::F32.to_onnx(), &[1, 4], data);
+    graph.add_node_into("sum", "Add", &[&x, &w], &["y"], []);
+    graph.add_output("y");
+    graph.build_model()
 }
 
 /// A `.npy` file as NumPy writes it: `description` such as `<f4`, `shape` such as `(1, 4)`.
@@ -261,4 +261,12 @@ pub(crate) fn interrupt(child: &std::process::Child) {
     let order = format!("kill -INT {}", child.id());
     let status = Command::new("sh").args(["-c", &order]).status().unwrap();
     assert!(status.success(), "{order}");
+}
+
+/// Writes an image of one colour.
+pub(crate) fn save_png(path: &Path, width: u32, height: u32, colour: [u8; 3]) {
+    let mut encoder = png::Encoder::new(fs::File::create(path).unwrap(), width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    let pixels = colour.repeat((width * height) as usize);
+    encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
 }

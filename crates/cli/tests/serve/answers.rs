@@ -1,4 +1,4 @@
-//! Answers are those of `tessera run`, however a model is cut and wherever its blocks run.
+//! Answers are those of `tessera run`, however a model is cut and wherever its units run.
 
 use serde_json::json;
 
@@ -6,15 +6,15 @@ use crate::models::{WIDTH, difference, fork, layers, numbers, product, row, seve
 use crate::server::{Input, Place, assert_close};
 
 /// Serves models of several kinds, and compares what they answer.
-fn answers_are_those_of_run(arguments: &[&str], blocks_of_chain: usize) {
+fn answers_are_those_of_run(arguments: &[&str], units_of_chain: usize) {
     let place = Place::new();
     let chain = place.model("chain", &layers(&[0, 1, 2, 3]));
     let fork = place.model("fork", &fork(4, 5, 6));
     let several = place.model("several", &several());
     let models = [chain.as_str(), fork.as_str(), several.as_str()];
     let server = place.serve(&[&models[..], arguments].concat());
-    assert_eq!(server.told["tasks"].as_array().unwrap().len(), 3, "{}", server.told);
-    assert_eq!(server.path("chain").len(), blocks_of_chain);
+    assert_eq!(server.announced["tasks"].as_array().unwrap().len(), 3, "{}", server.announced);
+    assert_eq!(server.path("chain").len(), units_of_chain);
 
     let three_rows = numbers(3 * WIDTH, 9);
     let (a, b) = (numbers(8, 1), numbers(8, 2));
@@ -50,7 +50,7 @@ fn a_model_is_served_under_the_name_of_its_file_and_answers_as_run_does() {
 }
 
 #[test]
-fn blocks_in_processes_of_their_own_answer_as_run_does() {
+fn units_in_processes_of_their_own_answer_as_run_does() {
     // Four products and four times the same activation.
     answers_are_those_of_run(&["--isolation", "process", "--every", "--no-fusion"], 8);
 }
@@ -103,8 +103,8 @@ fn siblings_share_the_block_that_they_have_in_common() {
     assert_eq!((path_of_ants.len(), path_of_bees.len()), (2, 2));
     assert_eq!(path_of_ants[0], path_of_bees[0]);
     assert_ne!(path_of_ants[1], path_of_bees[1]);
-    assert_eq!(server.blocks().len(), 3);
-    let common = server.get(&format!("/v1/blocks/{}", path_of_ants[0]));
+    assert_eq!(server.units().len(), 3);
+    let common = server.get(&format!("/v1/units/{}", path_of_ants[0]));
     assert_eq!(common["tasks"], json!(["ants", "bees"]));
     let input = [Input::row(&row(1))];
     for task in ["ants", "bees"] {

@@ -26,31 +26,31 @@ fn requests_at_the_same_time_are_computed_as_one_batch() {
         let batching = json!({ "max_rows": COUNT, "max_wait_ms": 500 });
         let task = json!({ "model": "chain", "batching": batching, "isolation": isolation });
         server.put("/v1/tasks/chain", &task).ok();
-        let block = server.path("chain").remove(0);
+        let unit = server.path("chain").remove(0);
         let answers = at_once(COUNT, |number| server.infer("chain", &[Input::row(&row(number))]));
         for (answer, expected) in answers.iter().zip(&expected) {
             assert_close(&answer.output("y"), expected);
         }
         let metrics = server.metrics();
-        let name = "tessera_block_batch_rows";
-        let alone = sum(&metrics, &format!("{name}_bucket"), &format!("\"{block}\",le=\"1\""));
-        let runs = sum(&metrics, &format!("{name}_count"), &block);
-        let rows = sum(&metrics, &format!("{name}_sum"), &block);
+        let name = "tessera_unit_batch_rows";
+        let alone = sum(&metrics, &format!("{name}_bucket"), &format!("\"{unit}\",le=\"1\""));
+        let runs = sum(&metrics, &format!("{name}_count"), &unit);
+        let rows = sum(&metrics, &format!("{name}_sum"), &unit);
         assert!(alone < runs, "{alone} of {runs}");
         assert!(rows > runs, "{rows} in {runs}");
-        assert_eq!(server.get(&format!("/v1/blocks/{block}"))["max_batch_rows"], COUNT);
+        assert_eq!(server.get(&format!("/v1/units/{unit}"))["max_batch_rows"], COUNT);
     }
     // Without it every request is computed for itself.
     server.put("/v1/tasks/chain", &json!({ "model": "chain", "batching": "off" })).ok();
-    let block = server.path("chain").remove(0);
+    let unit = server.path("chain").remove(0);
     let answers = at_once(COUNT, |number| server.infer("chain", &[Input::row(&row(number))]));
     for (answer, expected) in answers.iter().zip(&expected) {
         assert_close(&answer.output("y"), expected);
     }
     let metrics = server.metrics();
-    let name = "tessera_block_batch_rows";
-    let largest = sum(&metrics, &format!("{name}_sum"), &block);
-    let runs = sum(&metrics, &format!("{name}_count"), &block);
+    let name = "tessera_unit_batch_rows";
+    let largest = sum(&metrics, &format!("{name}_sum"), &unit);
+    let runs = sum(&metrics, &format!("{name}_count"), &unit);
     assert!((largest - runs).abs() < 1e-6, "{largest} in {runs}");
     server.stop();
 }

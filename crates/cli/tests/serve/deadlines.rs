@@ -25,25 +25,25 @@ fn a_deadline_that_can_not_be_kept_is_told_at_once() {
 }
 
 #[test]
-fn a_deadline_passes_while_a_block_hangs() {
+fn a_deadline_passes_while_a_unit_hangs() {
     let place = Place::new();
     let chain = place.model("chain", &layers(&[0]));
     let server = place.serve(&[&chain, "--isolation", "process"]);
     let input = [Input::row(&row(1))];
-    let block = server.path("chain").remove(0);
-    signal("STOP", server.process(&block));
+    let unit = server.path("chain").remove(0);
+    signal("STOP", server.process(&unit));
     let start = Instant::now();
     // The client's deadline, and that of the task.
     let message = server.infer_with("chain", &input, &json!({ "timeout": 200_000 })).refusal(503);
     assert!(message.contains("deadline"), "{message}");
     let took = start.elapsed();
     assert!((0.15..5.0).contains(&took.as_secs_f64()), "{took:?}");
-    signal("CONT", server.process(&block));
+    signal("CONT", server.process(&unit));
     server.put("/v1/tasks/chain", &json!({ "model": "chain", "deadline_ms": 1500 })).ok();
     server.infer("chain", &input).ok();
-    signal("STOP", server.process(&block));
+    signal("STOP", server.process(&unit));
     server.infer("chain", &input).refusal(503);
-    signal("CONT", server.process(&block));
+    signal("CONT", server.process(&unit));
     server.infer("chain", &input).ok();
     server.stop();
 }

@@ -42,15 +42,15 @@ fn a_server_that_is_told_to_stop_answers_what_it_has_accepted() {
 }
 
 #[test]
-fn requests_at_blocks_in_processes_are_answered_before_a_server_stops() {
+fn requests_at_units_in_processes_are_answered_before_a_server_stops() {
     const COUNT: u64 = 5;
     let place = Place::new();
     let chain = place.model("chain", &layers(&[0, 1]));
     let input = [Input::row(&row(1))];
     let expected = &place.run(&chain, &input, &[])["y"];
     let server = place.serve(&[&chain, "--isolation", "process"]);
-    let block = server.path("chain").remove(0);
-    let process = server.process(&block);
+    let unit = server.path("chain").remove(0);
+    let process = server.process(&unit);
     let client = server.client.clone();
     signal("STOP", process);
     std::thread::scope(|scope| {
@@ -89,7 +89,7 @@ fn a_second_server_is_told_which_ports_and_which_store_are_taken() {
     let place = Place::new();
     let server = place.serve(&[]);
     let port = |name: &str| {
-        let address = server.told[name].as_str().unwrap();
+        let address = server.announced[name].as_str().unwrap();
         address.rsplit(':').next().unwrap().to_owned()
     };
     let ports = ["http", "grpc", "metrics", "control"].map(port);

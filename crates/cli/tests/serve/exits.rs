@@ -92,7 +92,7 @@ fn rows_of_one_request_leave_each_for_itself() {
     }
 }
 
-/// A server whose task may answer from its exit, and the block behind that exit.
+/// A server whose task may answer from its exit, and the unit behind that exit.
 fn degrading(place: &Place) -> (Server<'_>, String) {
     let leaving = place.model_with_exit("leaving", &with_exit(), 0.0);
     let server = place.serve(&[&leaving, "--isolation", "process"]);
@@ -115,7 +115,7 @@ fn an_exit_answers_where_the_rest_takes_too_long_or_is_stopped() {
     let first = ask(20_000_000);
     assert!(first.ok()["parameters"].is_null(), "{}", first.body);
 
-    // The block behind the exit takes what is sent to it, and does nothing.
+    // The unit behind the exit takes what is sent to it, and does nothing.
     signal("STOP", process);
     let response = ask(400_000);
     assert_eq!(response.parameter("degraded"), true);
@@ -127,7 +127,7 @@ fn an_exit_answers_where_the_rest_takes_too_long_or_is_stopped() {
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| ask(20_000_000));
         server.client.wait_for_requests("leaving", 1);
-        let stopping = scope.spawn(|| server.client.post(&format!("/v1/blocks/{last}/stop")));
+        let stopping = scope.spawn(|| server.client.post(&format!("/v1/units/{last}/stop")));
         let response = asking.join().unwrap();
         assert_eq!(response.parameter("degraded"), true);
         let reason = response.parameter("degraded_reason");
@@ -145,7 +145,7 @@ fn an_exit_answers_where_the_rest_takes_too_long_or_is_stopped() {
 fn an_exit_answers_where_the_rest_was_stopped_before() {
     let place = Place::new();
     let (server, last) = degrading(&place);
-    server.post(&format!("/v1/blocks/{last}/stop")).ok();
+    server.post(&format!("/v1/units/{last}/stop")).ok();
     wait_until("it is stopped", || server.instance(&last)["state"] == "stopped");
     let response = server.infer("leaving", &[Input::row(&UNCERTAIN)]);
     assert_eq!(response.parameter("degraded"), true);

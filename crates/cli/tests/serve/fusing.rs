@@ -6,11 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tessera_core::{ContentHash, Device, Tensor};
+use tessera_deploy::{BatchingChoice, Isolation, Unit, UnitId, UnitSettings};
 use tessera_engine::{Engine, LoadOptions, OnnxRuntime, Rten, find_library};
 use tessera_graph::onnx::{self, ModelProto};
-use tessera_graph::{Block, BlockGraph, NoExternalData, Partition, Split, fuse, infer, split};
-use tessera_node::{HostMemory, LoadedUnit, compare};
-use tessera_plan::{BatchingChoice, Isolation, Unit, UnitId, UnitSettings};
+use tessera_graph::{
+    Block, BlockGraph, NoExternalData, Partition, Split, fuse_blocks, infer, split_into_chain,
+};
+use tessera_node::{
+    HostMemory, LoadedUnit, MachineCorePermits, UnitMemory, UnitResources, compare_output,
+};
 use tessera_tensormq::Wait;
 use tessera_zoo::{Architecture, Recipe};
 
@@ -18,8 +22,8 @@ use crate::models::numbers;
 
 fn cut(model: ModelProto, blocks: usize) -> Partition {
     let graph = onnx::read::from_proto(model, &mut NoExternalData).unwrap();
-    let types = infer::infer(&graph, &BTreeMap::new()).unwrap();
-    split(&graph, &types, &Split::Blocks(blocks), &[]).unwrap()
+    let types = infer::infer_types(&graph, &BTreeMap::new()).unwrap();
+    split_into_chain(&graph, &types, &Split::Blocks(blocks), &[]).unwrap()
 }
 
 fn unit(graph: BlockGraph) -> Unit {
@@ -39,12 +43,15 @@ fn unit(graph: BlockGraph) -> Unit {
 
 fn run(engine: &Arc<dyn Engine>, partition: &Partition, inputs: &[Tensor]) -> (bool, Vec<Tensor>) {
     let unit = unit(partition.graph.clone());
-    let threads = [NonZeroUsize::MIN];
-    let options = LoadOptions::default();
-    let loaded = LoadedUnit::load(Arc::clone(engine), partition, &unit, &threads, options).unwrap();
+    let resources = UnitResources {
+        permits: Arc::new(MachineCorePermits::new(NonZeroUsize::MIN)),
+        memory: UnitMemory::InProcess(Arc::new(HostMemory::default())),
+    };
+    let (engine, options) = (Arc::clone(engine), LoadOptions::default());
+    let loaded = LoadedUnit::load_blocks(engine, partition, &unit, resources, options).unwrap();
     let wait = Wait::at_most(Duration::from_secs(10));
     let memory = HostMemory::default();
-    let outputs = loaded.run(NonZeroUsize::MIN, inputs, &memory, wait).unwrap();
+    let outputs = loaded.run_unit(NonZeroUsize::MIN, inputs, &memory, wait).unwrap();
     (loaded.is_fused(), outputs)
 }
 
@@ -58,10 +65,11 @@ fn blocks_of_architectures_are_fused_to_what_they_were_cut_from() {
     for architecture in [Architecture::MobilenetV2, Architecture::Detector, Architecture::Resnet18]
     {
         let name = architecture.name();
-        let model = Recipe::new(architecture).build().unwrap().model;
+        let model = Recipe::new(architecture).build_model().unwrap().model;
         let (whole, pieces) = (cut(model.clone(), 1), cut(model, 4));
         assert_eq!(pieces.graph.blocks.len(), 4, "{name}");
-        let (fused, alone) = fuse(&pieces.graph, &|hash| Ok(pieces.blocks[&hash].clone())).unwrap();
+        let (fused, alone) =
+            fuse_blocks(&pieces.graph, &|hash| Ok(pieces.blocks[&hash].clone())).unwrap();
         assert!(alone.is_sound(), "{name}");
         assert_eq!(alone.blocks.len(), 1, "{name}");
         assert_eq!(alone.inputs, pieces.graph.inputs, "{name}");
@@ -77,7 +85,7 @@ fn blocks_of_architectures_are_fused_to_what_they_were_cut_from() {
             .inputs
             .iter()
             .map(|port| {
-                let shape = port.tensor_type.shape().unwrap();
+                let shape = port.tensor_type.fixed_shape().unwrap();
                 let count = shape.iter().product();
                 Tensor::from_f32(&shape, &numbers(count, 5)).unwrap()
             })
@@ -87,7 +95,7 @@ fn blocks_of_architectures_are_fused_to_what_they_were_cut_from() {
         assert!(is_fused, "{name}");
         assert_eq!(found.len(), expected.len(), "{name}");
         for (found, expected) in found.iter().zip(&expected) {
-            let difference = compare(name, found, expected).unwrap();
+            let difference = compare_output(name, found, expected).unwrap();
             assert!(difference.max_relative <= 1e-4, "{difference:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! Small models to serve.
 
 use tessera_core::{DType, Dim};
-use tessera_graph::builder::{GraphBuilder, int, ints};
+use tessera_graph::builder::{GraphBuilder, int_attribute, ints_attribute};
 use tessera_graph::onnx::ModelProto;
 
 /// Elements of a row; a weight of this size squared has a file of its own.
@@ -27,88 +27,88 @@ fn rows_of(width: usize) -> [Dim; 2] {
 
 fn square(graph: &mut GraphBuilder, seed: usize) -> String {
     let values = numbers(WIDTH * WIDTH, seed).into_iter().map(|value| value / 2.0).collect();
-    graph.weight("w", &[WIDTH, WIDTH], values)
+    graph.add_weight("w", &[WIDTH, WIDTH], values)
 }
 
 /// `y` is `x` after a layer for each seed; layers of the same seed are the same.
 pub(crate) fn layers(seeds: &[usize]) -> ModelProto {
     let mut graph = GraphBuilder::new("layers");
-    let mut value = graph.input("x", DType::F32, rows_of(WIDTH));
+    let mut value = graph.add_input("x", DType::F32, rows_of(WIDTH));
     for (number, &seed) in seeds.iter().enumerate() {
         let w = square(&mut graph, seed);
-        let product = graph.node("MatMul", &[&value, &w], []);
+        let product = graph.add_node("MatMul", &[&value, &w], []);
         let is_last = number + 1 == seeds.len();
         value = if is_last { "y".to_owned() } else { format!("hidden{number}") };
-        graph.node_into(&format!("tanh{number}"), "Tanh", &[&product], &[&value], []);
+        graph.add_node_into(&format!("tanh{number}"), "Tanh", &[&product], &[&value], []);
     }
-    graph.output_typed("y", DType::F32, rows_of(WIDTH));
-    graph.build()
+    graph.add_typed_output("y", DType::F32, rows_of(WIDTH));
+    graph.build_model()
 }
 
 /// `y = x · w`.
 pub(crate) fn product(seed: usize) -> ModelProto {
     let mut graph = GraphBuilder::new("product");
-    let x = graph.input("x", DType::F32, rows_of(WIDTH));
+    let x = graph.add_input("x", DType::F32, rows_of(WIDTH));
     let w = square(&mut graph, seed);
-    graph.node_into("product", "MatMul", &[&x, &w], &["y"], []);
-    graph.output_typed("y", DType::F32, rows_of(WIDTH));
-    graph.build()
+    graph.add_node_into("product", "MatMul", &[&x, &w], &["y"], []);
+    graph.add_typed_output("y", DType::F32, rows_of(WIDTH));
+    graph.build_model()
 }
 
 /// `y = a - b`.
 pub(crate) fn difference() -> ModelProto {
     let mut graph = GraphBuilder::new("difference");
-    let a = graph.input("a", DType::F32, rows_of(WIDTH));
-    let b = graph.input("b", DType::F32, rows_of(WIDTH));
-    graph.node_into("difference", "Sub", &[&a, &b], &["y"], []);
-    graph.output_typed("y", DType::F32, rows_of(WIDTH));
-    graph.build()
+    let a = graph.add_input("a", DType::F32, rows_of(WIDTH));
+    let b = graph.add_input("b", DType::F32, rows_of(WIDTH));
+    graph.add_node_into("difference", "Sub", &[&a, &b], &["y"], []);
+    graph.add_typed_output("y", DType::F32, rows_of(WIDTH));
+    graph.build_model()
 }
 
 /// The difference of the products with `left` and `right` of the product with `stem`.
 pub(crate) fn fork(stem: usize, left: usize, right: usize) -> ModelProto {
     let mut graph = GraphBuilder::new("fork");
-    let x = graph.input("x", DType::F32, rows_of(WIDTH));
+    let x = graph.add_input("x", DType::F32, rows_of(WIDTH));
     let [stem, left, right] = [stem, left, right].map(|seed| square(&mut graph, seed));
-    let trunk = graph.node("MatMul", &[&x, &stem], []);
-    let left = graph.node("MatMul", &[&trunk, &left], []);
-    let right = graph.node("MatMul", &[&trunk, &right], []);
-    graph.node_into("difference", "Sub", &[&left, &right], &["y"], []);
-    graph.output_typed("y", DType::F32, rows_of(WIDTH));
-    graph.build()
+    let trunk = graph.add_node("MatMul", &[&x, &stem], []);
+    let left = graph.add_node("MatMul", &[&trunk, &left], []);
+    let right = graph.add_node("MatMul", &[&trunk, &right], []);
+    graph.add_node_into("difference", "Sub", &[&left, &right], &["y"], []);
+    graph.add_typed_output("y", DType::F32, rows_of(WIDTH));
+    graph.build_model()
 }
 
 /// Two inputs `a` and `b`, and two outputs `sum` and `product`.
 pub(crate) fn several() -> ModelProto {
     let mut graph = GraphBuilder::new("several");
-    let a = graph.input("a", DType::F32, [1, 8]);
-    let b = graph.input("b", DType::F32, [1, 8]);
-    graph.node_into("sum", "Add", &[&a, &b], &["sum"], []);
-    graph.node_into("product", "Mul", &[&a, &b], &["product"], []);
-    graph.output_typed("sum", DType::F32, [1, 8]);
-    graph.output_typed("product", DType::F32, [1, 8]);
-    graph.build()
+    let a = graph.add_input("a", DType::F32, [1, 8]);
+    let b = graph.add_input("b", DType::F32, [1, 8]);
+    graph.add_node_into("sum", "Add", &[&a, &b], &["sum"], []);
+    graph.add_node_into("product", "Mul", &[&a, &b], &["product"], []);
+    graph.add_typed_output("sum", DType::F32, [1, 8]);
+    graph.add_typed_output("product", DType::F32, [1, 8]);
+    graph.build_model()
 }
 
 /// `y = relu(x)` with seven elements in a row, which fits none of the others.
 pub(crate) fn narrow() -> ModelProto {
     let mut graph = GraphBuilder::new("narrow");
-    let x = graph.input("x", DType::F32, rows_of(7));
-    graph.node_into("relu", "Relu", &[&x], &["y"], []);
-    graph.output_typed("y", DType::F32, rows_of(7));
-    graph.build()
+    let x = graph.add_input("x", DType::F32, rows_of(7));
+    graph.add_node_into("relu", "Relu", &[&x], &["y"], []);
+    graph.add_typed_output("y", DType::F32, rows_of(7));
+    graph.build_model()
 }
 
 /// `y[i, j] = a[i] · b[j]`: the first dimension is not that of a batch.
 pub(crate) fn every_pair() -> ModelProto {
     let mut graph = GraphBuilder::new("every pair");
     let others = || Dim::Symbol("others".to_owned());
-    let a = graph.input("a", DType::F32, [batch(), Dim::Fixed(4)]);
-    let b = graph.input("b", DType::F32, [others(), Dim::Fixed(4)]);
-    let turned = graph.node("Transpose", &[&b], [ints("perm", &[1, 0])]);
-    graph.node_into("pairs", "MatMul", &[&a, &turned], &["y"], []);
-    graph.output_typed("y", DType::F32, [batch(), others()]);
-    graph.build()
+    let a = graph.add_input("a", DType::F32, [batch(), Dim::Fixed(4)]);
+    let b = graph.add_input("b", DType::F32, [others(), Dim::Fixed(4)]);
+    let turned = graph.add_node("Transpose", &[&b], [ints_attribute("perm", &[1, 0])]);
+    graph.add_node_into("pairs", "MatMul", &[&a, &turned], &["y"], []);
+    graph.add_typed_output("y", DType::F32, [batch(), others()]);
+    graph.build_model()
 }
 
 /// Its only output, apart from the exit `early`, whose scores are the first four elements of a row.
@@ -121,20 +121,20 @@ pub(crate) const UNCERTAIN: [f32; 8] = [1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 3.0, 4.0];
 /// A model with an exit that is certain where its input says so.
 pub(crate) fn with_exit() -> ModelProto {
     let mut graph = GraphBuilder::new("exit");
-    let x = graph.input("x", DType::F32, rows_of(8));
-    let hidden = graph.node("Relu", &[&x], []);
+    let x = graph.add_input("x", DType::F32, rows_of(8));
+    let hidden = graph.add_node("Relu", &[&x], []);
     let mut pick = vec![0.0; 8 * 4];
     for class in 0..4 {
         pick[class * 4 + class] = 1.0;
     }
-    let pick = graph.weight("pick", &[8, 4], pick);
-    graph.node_into("early", "MatMul", &[&hidden, &pick], &["early"], []);
-    let w = graph.weight("w", &[8, 4], numbers(8 * 4, 3));
-    let product = graph.node("MatMul", &[&hidden, &w], []);
-    graph.node_into("late", "Tanh", &[&product], &[LATE], []);
-    graph.output_typed(LATE, DType::F32, rows_of(4));
-    graph.output_typed("early", DType::F32, rows_of(4));
-    graph.build()
+    let pick = graph.add_weight("pick", &[8, 4], pick);
+    graph.add_node_into("early", "MatMul", &[&hidden, &pick], &["early"], []);
+    let w = graph.add_weight("w", &[8, 4], numbers(8 * 4, 3));
+    let product = graph.add_node("MatMul", &[&hidden, &w], []);
+    graph.add_node_into("late", "Tanh", &[&product], &[LATE], []);
+    graph.add_typed_output(LATE, DType::F32, rows_of(4));
+    graph.add_typed_output("early", DType::F32, rows_of(4));
+    graph.build_model()
 }
 
 /// Elements of the input of [`slow`].
@@ -143,18 +143,18 @@ pub(crate) const SLOW_WIDTH: usize = 512;
 /// A model whose one row takes tens of milliseconds.
 pub(crate) fn slow() -> ModelProto {
     let mut graph = GraphBuilder::new("slow");
-    let x = graph.input("x", DType::F32, [1, SLOW_WIDTH]);
+    let x = graph.add_input("x", DType::F32, [1, SLOW_WIDTH]);
     let square = [SLOW_WIDTH, SLOW_WIDTH];
-    let ground = graph.weight("ground", &square, numbers(SLOW_WIDTH * SLOW_WIDTH, 1));
-    let mut value = graph.node("Add", &[&ground, &x], []);
+    let ground = graph.add_weight("ground", &square, numbers(SLOW_WIDTH * SLOW_WIDTH, 1));
+    let mut value = graph.add_node("Add", &[&ground, &x], []);
     for seed in 0..6 {
         let scaled = numbers(SLOW_WIDTH * SLOW_WIDTH, seed).into_iter().map(|value| value / 8.0);
-        let w = graph.weight("w", &square, scaled.collect());
-        let product = graph.node("MatMul", &[&value, &w], []);
-        value = graph.node("Tanh", &[&product], []);
+        let w = graph.add_weight("w", &square, scaled.collect());
+        let product = graph.add_node("MatMul", &[&value, &w], []);
+        value = graph.add_node("Tanh", &[&product], []);
     }
-    let attributes = [ints("axes", &[0]), int("keepdims", 1)];
-    graph.node_into("mean", "ReduceMean", &[&value], &["y"], attributes);
-    graph.output_typed("y", DType::F32, [1, SLOW_WIDTH]);
-    graph.build()
+    let attributes = [ints_attribute("axes", &[0]), int_attribute("keepdims", 1)];
+    graph.add_node_into("mean", "ReduceMean", &[&value], &["y"], attributes);
+    graph.add_typed_output("y", DType::F32, [1, SLOW_WIDTH]);
+    graph.build_model()
 }

@@ -22,25 +22,25 @@ const METRICS: [&str; 25] = [
     "tessera_exits_taken_total",
     "tessera_degraded_total",
     "tessera_requests_retried_total",
-    "tessera_block_waiting_seconds",
-    "tessera_block_computing_seconds",
-    "tessera_block_overhead_seconds",
-    "tessera_block_batch_rows",
-    "tessera_block_restarts_total",
-    "tessera_block_in_flight",
-    "tessera_block_up",
+    "tessera_unit_waiting_seconds",
+    "tessera_unit_computing_seconds",
+    "tessera_unit_overhead_seconds",
+    "tessera_unit_batch_rows",
+    "tessera_unit_restarts_total",
+    "tessera_unit_in_flight",
+    "tessera_unit_up",
     "tessera_process_resident_bytes",
     "tessera_queue_length",
     "tessera_copied_bytes_total",
 ];
 
 #[test]
-fn metrics_and_events_tell_of_requests_blocks_and_changes() {
+fn metrics_and_events_tell_of_requests_units_and_changes() {
     let place = Place::new();
     let chain = place.model("chain", &layers(&[0, 1]));
     let other = place.model("other", &layers(&[9]));
     let server = place.serve(&[&chain, &other]);
-    let block = server.path("chain").remove(0);
+    let unit = server.path("chain").remove(0);
     let mut events = Events::of(&server.control);
     let input = [Input::row(&row(1))];
     for _ in 0..3 {
@@ -55,7 +55,7 @@ fn metrics_and_events_tell_of_requests_blocks_and_changes() {
         assert!(event["at"].as_u64().is_some(), "{event}");
         if number < 3 {
             assert_eq!(event["outcome"], "answered", "{event}");
-            assert_eq!(event["hops"][0]["block"], block, "{event}");
+            assert_eq!(event["hops"][0]["unit"], unit, "{event}");
             assert!(event["hops"][0]["computed_us"].as_f64().unwrap() > 0.0, "{event}");
         } else {
             assert_ne!(event["outcome"], "answered", "{event}");
@@ -67,11 +67,11 @@ fn metrics_and_events_tell_of_requests_blocks_and_changes() {
     assert_eq!(event["stopped"].as_array().unwrap().len(), 1, "{event}");
     let event = events.next("down");
     assert_eq!(event["comes_back"], false, "{event}");
-    server.post(&format!("/v1/blocks/{block}/stop")).ok();
+    server.post(&format!("/v1/units/{unit}/stop")).ok();
     let event = events.next("down");
-    assert_eq!((&event["block"], &event["comes_back"]), (&json!(block), &json!(false)));
-    server.post(&format!("/v1/blocks/{block}/start")).ok();
-    assert_eq!(events.next("up")["block"], block);
+    assert_eq!((&event["unit"], &event["comes_back"]), (&json!(unit), &json!(false)));
+    server.post(&format!("/v1/units/{unit}/start")).ok();
+    assert_eq!(events.next("up")["unit"], unit);
     assert!(events.next("usage")["instances"].is_array());
 
     let metrics = server.metrics();

@@ -129,7 +129,7 @@ impl Place {
         self.model(name, model)
     }
 
-    /// Puts a model into the repository, cut as told; returns the hashes of its blocks.
+    /// Puts a model into the repository, cut as asked; returns the hashes of its blocks.
     pub(crate) fn split(&self, name: &str, model: &ModelProto, how: &[&str]) -> Vec<String> {
         let (file, repository) = (self.model(name, model), self.repository());
         let fixed = ["split", file.as_str(), "--repo", text(&repository)];
@@ -196,7 +196,7 @@ impl Place {
         fs::read_to_string(self.path().join("errors.txt")).unwrap_or_default()
     }
 
-    /// The processes of servers and of their blocks: those with our temporary folder.
+    /// The processes of servers and of their units: those with our temporary folder.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let setting = format!("TMPDIR={}", text(&self.temporary()));
         let has_setting = |id: &u32| {
@@ -274,31 +274,31 @@ impl Client {
         self.get(&format!("/v1/tasks/{task}"))
     }
 
-    /// The blocks that a request of a task passes.
+    /// The units that a request of a task passes.
     #[track_caller]
     pub(crate) fn path(&self, task: &str) -> Vec<String> {
         let task = self.task(task);
         let path = task["path"].as_array().unwrap().iter();
-        path.map(|block| block.as_str().unwrap().to_owned()).collect()
+        path.map(|unit| unit.as_str().unwrap().to_owned()).collect()
     }
 
-    /// The names of all blocks.
-    pub(crate) fn blocks(&self) -> Vec<String> {
-        let blocks = self.get("/v1/blocks");
-        let blocks = blocks["blocks"].as_array().unwrap().iter();
-        blocks.map(|block| block["name"].as_str().unwrap().to_owned()).collect()
+    /// The names of all units.
+    pub(crate) fn units(&self) -> Vec<String> {
+        let units = self.get("/v1/units");
+        let units = units["units"].as_array().unwrap().iter();
+        units.map(|unit| unit["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// The only instance of a block; null where it has none.
+    /// The only instance of a unit; null where it has none.
     #[track_caller]
-    pub(crate) fn instance(&self, block: &str) -> Value {
-        self.get(&format!("/v1/blocks/{block}"))["instances"][0].clone()
+    pub(crate) fn instance(&self, unit: &str) -> Value {
+        self.get(&format!("/v1/units/{unit}"))["instances"][0].clone()
     }
 
-    /// The process of a block.
+    /// The process of a unit.
     #[track_caller]
-    pub(crate) fn process(&self, block: &str) -> u64 {
-        let instance = self.instance(block);
+    pub(crate) fn process(&self, unit: &str) -> u64 {
+        let instance = self.instance(unit);
         instance["process"].as_u64().unwrap_or_else(|| panic!("no process: {instance}"))
     }
 
@@ -315,7 +315,7 @@ pub(crate) struct Server<'a> {
     child: Child,
     pub(crate) client: Client,
     /// What it said when it was ready.
-    pub(crate) told: Value,
+    pub(crate) announced: Value,
 }
 
 impl<'a> Server<'a> {
@@ -325,7 +325,7 @@ impl<'a> Server<'a> {
         let child =
             command.stdout(Stdio::piped()).stderr(Stdio::from(errors.unwrap())).spawn().unwrap();
         let client = Client::default();
-        let mut server = Self { place, child, client, told: Value::Null };
+        let mut server = Self { place, child, client, announced: Value::Null };
         let mut output = BufReader::new(server.child.stdout.take().unwrap());
         let (sender, said) = mpsc::channel();
         std::thread::spawn(move || {
@@ -334,9 +334,10 @@ impl<'a> Server<'a> {
             sender.send(line).ok();
         });
         let line = said.recv_timeout(2 * PATIENCE).unwrap_or_default();
-        let told = serde_json::from_str(&line);
-        server.told = told.unwrap_or_else(|error| panic!("{error}: {line}{}", place.errors()));
-        let address = |name: &str| server.told[name].as_str().unwrap().to_owned();
+        let announced = serde_json::from_str(&line);
+        server.announced =
+            announced.unwrap_or_else(|error| panic!("{error}: {line}{}", place.errors()));
+        let address = |name: &str| server.announced[name].as_str().unwrap().to_owned();
         server.client = Client {
             http: address("http"),
             metrics: address("metrics"),

@@ -18,7 +18,7 @@ fn a_listing_of_blocks_is_served_and_the_answer_tells_what_was_fused() {
     let input = [Input::row(&row(1))];
     let expected = &place.run("chain.onnx", &input, &[])["y"];
     let server = place.serve(&[]);
-    assert!(server.blocks().is_empty());
+    assert!(server.units().is_empty());
 
     let numbered: Vec<String> = (0..4).map(|number| format!("chain/{number}")).collect();
     let mut listed = numbered.clone();
@@ -57,15 +57,15 @@ fn a_listing_of_blocks_is_served_and_the_answer_tells_what_was_fused() {
     server.stop();
 }
 
-/// What a change may change: intent, tasks, and the instances of blocks.
+/// What a change may change: intent, tasks, and the instances of units.
 fn all_there_is(client: &Client) -> Value {
-    let mut blocks = client.get("/v1/blocks");
-    for block in blocks["blocks"].as_array_mut().unwrap() {
-        for instance in block["instances"].as_array_mut().unwrap() {
+    let mut units = client.get("/v1/units");
+    for unit in units["units"].as_array_mut().unwrap() {
+        for instance in unit["instances"].as_array_mut().unwrap() {
             instance["requests"] = Value::Null;
         }
     }
-    json!([client.get("/v1/system"), client.get("/v1/tasks"), blocks])
+    json!([client.get("/v1/system"), client.get("/v1/tasks"), units])
 }
 
 #[test]

@@ -11,8 +11,8 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::manager::Manager;
 
-pub(super) async fn events(State(manager): State<Manager>) -> Response {
-    let events = stream::unfold(manager.site().events(), |mut receiver| async move {
+pub(super) async fn stream_events(State(manager): State<Manager>) -> Response {
+    let events = stream::unfold(manager.site().subscribe_events(), |mut receiver| async move {
         let event = match receiver.recv().await {
             Ok(event) => Event::default().data(event),
             // A client that reads too slowly learns that it has missed something, and goes on.

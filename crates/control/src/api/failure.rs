@@ -3,51 +3,42 @@
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tessera_core::{Error, ErrorKind};
-
-use super::body::json_response;
+use tessera_core::Error;
+use tessera_http::{http_status, json_response};
 
 /// Why a request is not answered.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct ApiFailure {
     status: StatusCode,
     message: String,
 }
 
 /// A result whose error can be sent.
-pub(super) type Outcome<T> = Result<T, Failure>;
+pub(super) type ApiResult<T> = Result<T, ApiFailure>;
 
-impl Failure {
+impl ApiFailure {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into() }
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for ApiFailure {
     fn from(error: Error) -> Self {
-        let status = match error.kind() {
-            ErrorKind::Usage | ErrorKind::Invalid => StatusCode::BAD_REQUEST,
-            ErrorKind::NotFound => StatusCode::NOT_FOUND,
-            ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
-            ErrorKind::Full | ErrorKind::Lost | ErrorKind::TimedOut => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            _ => {
-                // The client is not at fault, so that whoever runs the server must know, too.
-                tracing::error!(%error, "a request to the control plane failed");
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
-        };
+        let status = http_status(error.kind());
+        if status == StatusCode::INTERNAL_SERVER_ERROR {
+            // The client is not at fault, so that whoever runs the server must know, too.
+            tracing::error!(%error, "a request to the control plane failed");
+        }
         Self::new(status, error.to_string())
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for ApiFailure {
     fn into_response(self) -> Response {
         #[derive(Serialize)]
-        struct ErrorBody {
+        struct ApiErrorBody {
             error: String,
         }
-        json_response(self.status, &ErrorBody { error: self.message })
+        json_response(self.status, &ApiErrorBody { error: self.message })
     }
 }

@@ -1,12 +1,12 @@
 //! The REST interface of the control plane. `GET /openapi.json` describes it.
 
-mod blocks;
 mod body;
 mod events;
 mod failure;
-mod named;
+mod path_names;
 mod system;
 mod tasks;
+mod units;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -15,59 +15,59 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, get, post, put};
 
 use crate::manager::Manager;
-use crate::names::shown;
-use crate::openapi::openapi;
-use body::answer;
-use failure::Failure;
+use crate::names::shorten_name;
+use crate::openapi::openapi_document;
+use body::ok_response;
+use failure::ApiFailure;
 
 /// Bodies of up to 1 MiB: thousands of tasks.
-pub(crate) const LARGEST_BODY: usize = 1 << 20;
+pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// The routes of the interface, and nothing for all other paths: to be merged with other routes.
-pub fn routes(manager: &Manager) -> Router {
+pub fn control_routes(manager: &Manager) -> Router {
     let mut router = Router::new();
-    for (path, methods) in table() {
+    for (path, methods) in route_table() {
         router = router.route(path, methods);
     }
     router
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(manager.clone())
 }
 
 /// The whole interface; other paths are answered with 404.
-pub fn router(manager: &Manager) -> Router {
-    routes(manager).fallback(unknown_route)
+pub fn control_router(manager: &Manager) -> Router {
+    control_routes(manager).fallback(unknown_route)
 }
 
 /// Every path, with what answers there.
-pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Manager>)> {
+pub(crate) fn route_table() -> Vec<(&'static str, MethodRouter<Manager>)> {
     vec![
-        ("/v1/system", get(system::get).put(system::put).post(system::put)),
-        ("/v1/tasks", get(tasks::list)),
-        ("/v1/tasks/{task}", get(tasks::get).put(tasks::put).delete(tasks::delete)),
-        ("/v1/tasks/{task}/exits", get(tasks::exits)),
+        ("/v1/system", get(system::get_system).put(system::put_system).post(system::put_system)),
+        ("/v1/tasks", get(tasks::list_tasks)),
+        ("/v1/tasks/{task}", get(tasks::get_task).put(tasks::put_task).delete(tasks::delete_task)),
+        ("/v1/tasks/{task}/exits", get(tasks::list_exits)),
         ("/v1/tasks/{task}/exits/{exit}", put(tasks::put_exit)),
-        ("/v1/blocks", get(blocks::list)),
-        ("/v1/blocks/{block}", get(blocks::get)),
-        ("/v1/blocks/{block}/ping", post(blocks::ping)),
-        ("/v1/blocks/{block}/stop", post(blocks::stop)),
-        ("/v1/blocks/{block}/start", post(blocks::start)),
-        ("/v1/events", get(events::events)),
-        ("/openapi.json", get(document)),
+        ("/v1/units", get(units::list_units)),
+        ("/v1/units/{unit}", get(units::get_unit)),
+        ("/v1/units/{unit}/ping", post(units::ping_unit)),
+        ("/v1/units/{unit}/stop", post(units::stop_unit)),
+        ("/v1/units/{unit}/start", post(units::start_unit)),
+        ("/v1/events", get(events::stream_events)),
+        ("/openapi.json", get(get_openapi)),
     ]
 }
 
-async fn document() -> Response {
-    answer(&openapi())
+async fn get_openapi() -> Response {
+    ok_response(&openapi_document())
 }
 
-async fn unknown_route(uri: Uri) -> Failure {
-    let message = format!("there is nothing at {}", shown(uri.path()));
-    Failure::new(StatusCode::NOT_FOUND, message)
+async fn unknown_route(uri: Uri) -> ApiFailure {
+    let message = format!("there is nothing at {}", shorten_name(uri.path()));
+    ApiFailure::new(StatusCode::NOT_FOUND, message)
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> Failure {
-    let message = format!("{} does not take {method}", shown(uri.path()));
-    Failure::new(StatusCode::METHOD_NOT_ALLOWED, message)
+async fn wrong_method(method: Method, uri: Uri) -> ApiFailure {
+    let message = format!("{} does not take {method}", shorten_name(uri.path()));
+    ApiFailure::new(StatusCode::METHOD_NOT_ALLOWED, message)
 }

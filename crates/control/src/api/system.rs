@@ -3,19 +3,19 @@
 use axum::extract::State;
 use axum::response::Response;
 
-use super::body::{Document, answer};
-use super::failure::Outcome;
+use super::body::{JsonDocument, ok_response};
+use super::failure::ApiResult;
 use crate::intent::System;
 use crate::manager::Manager;
 
-pub(super) async fn get(State(manager): State<Manager>) -> Response {
-    answer(&manager.system())
+pub(super) async fn get_system(State(manager): State<Manager>) -> Response {
+    ok_response(&manager.system())
 }
 
-pub(super) async fn put(
+pub(super) async fn put_system(
     State(manager): State<Manager>,
-    Document(document): Document,
-) -> Outcome<Response> {
+    JsonDocument(document): JsonDocument,
+) -> ApiResult<Response> {
     let system = System::from_json(&document)?;
-    Ok(answer(&manager.put_system(system).await?))
+    Ok(ok_response(&manager.put_system(system).await?))
 }

@@ -4,16 +4,16 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 
-use super::body::{Document, answer};
-use super::failure::Outcome;
-use super::named::Named;
-use crate::intent::Task;
+use super::body::{JsonDocument, ok_response};
+use super::failure::ApiResult;
+use super::path_names::PathNames;
+use crate::intent::TaskDefinition;
+use crate::intent_reader;
 use crate::manager::Manager;
-use crate::read;
 use crate::site::{ExitStatus, TaskStatus};
 
 #[derive(Serialize)]
-struct Tasks {
+struct TaskList {
     tasks: Vec<TaskStatus>,
 }
 
@@ -21,50 +21,59 @@ struct Tasks {
 struct TaskDetail {
     #[serde(flatten)]
     status: TaskStatus,
-    definition: Option<Task>,
+    definition: Option<TaskDefinition>,
 }
 
 #[derive(Serialize)]
-struct Exits {
+struct ExitList {
     exits: Vec<ExitStatus>,
 }
 
-pub(super) async fn list(State(manager): State<Manager>) -> Response {
-    answer(&Tasks { tasks: manager.tasks() })
+pub(super) async fn list_tasks(State(manager): State<Manager>) -> Response {
+    ok_response(&TaskList { tasks: manager.task_statuses() })
 }
 
-pub(super) async fn get(State(manager): State<Manager>, named: Named) -> Outcome<Response> {
-    let status = manager.task(&named.task)?;
-    let definition = manager.definition(&named.task);
-    Ok(answer(&TaskDetail { status, definition }))
-}
-
-pub(super) async fn put(
+pub(super) async fn get_task(
     State(manager): State<Manager>,
-    named: Named,
-    Document(document): Document,
-) -> Outcome<Response> {
-    let task = Task::from_json(&document)?;
-    Ok(answer(&manager.put_task(&named.task, task).await?))
+    path_names: PathNames,
+) -> ApiResult<Response> {
+    let status = manager.task_status(&path_names.task)?;
+    let definition = manager.task_definition(&path_names.task);
+    Ok(ok_response(&TaskDetail { status, definition }))
 }
 
-pub(super) async fn delete(State(manager): State<Manager>, named: Named) -> Outcome<Response> {
-    Ok(answer(&manager.remove_task(&named.task).await?))
+pub(super) async fn put_task(
+    State(manager): State<Manager>,
+    path_names: PathNames,
+    JsonDocument(document): JsonDocument,
+) -> ApiResult<Response> {
+    let task = TaskDefinition::from_json(&document)?;
+    Ok(ok_response(&manager.put_task(&path_names.task, task).await?))
 }
 
-pub(super) async fn exits(State(manager): State<Manager>, named: Named) -> Outcome<Response> {
-    Ok(answer(&Exits { exits: manager.task(&named.task)?.exits }))
+pub(super) async fn delete_task(
+    State(manager): State<Manager>,
+    path_names: PathNames,
+) -> ApiResult<Response> {
+    Ok(ok_response(&manager.remove_task(&path_names.task).await?))
+}
+
+pub(super) async fn list_exits(
+    State(manager): State<Manager>,
+    path_names: PathNames,
+) -> ApiResult<Response> {
+    Ok(ok_response(&ExitList { exits: manager.task_status(&path_names.task)?.exits }))
 }
 
 pub(super) async fn put_exit(
     State(manager): State<Manager>,
-    named: Named,
-    Document(document): Document,
-) -> Outcome<Response> {
-    let threshold = read::threshold(&document)?;
-    manager.set_threshold(&named.task, &named.exit, threshold).await?;
-    let mut exits = manager.task(&named.task)?.exits.into_iter();
-    let exit = exits.find(|exit| exit.name == named.exit);
-    let exit = exit.unwrap_or(ExitStatus { name: named.exit, threshold, taken: 0 });
-    Ok(answer(&exit))
+    path_names: PathNames,
+    JsonDocument(document): JsonDocument,
+) -> ApiResult<Response> {
+    let threshold = intent_reader::read_threshold(&document)?;
+    manager.set_threshold(&path_names.task, &path_names.exit, threshold).await?;
+    let mut exits = manager.task_status(&path_names.task)?.exits.into_iter();
+    let exit = exits.find(|exit| exit.name == path_names.exit);
+    let exit = exit.unwrap_or(ExitStatus { name: path_names.exit, threshold, taken: 0 });
+    Ok(ok_response(&exit))
 }

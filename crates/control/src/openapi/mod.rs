@@ -11,90 +11,90 @@ use serde_json::{Map, Value, json};
 use crate::names;
 
 /// The OpenAPI 3.1 document, as `GET /openapi.json` answers it.
-pub fn openapi() -> Value {
+pub fn openapi_document() -> Value {
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Tessera control plane",
-            "description": "Which tasks there should be, which there are, and the blocks behind them.",
+            "description": "Which tasks there should be, which there are, and the units behind them.",
             "version": env!("CARGO_PKG_VERSION"),
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"}
         },
-        "paths": paths(),
+        "paths": path_items(),
         "components": {
-            "schemas": schemas::schemas(),
-            "parameters": parameters(),
-            "responses": responses()
+            "schemas": schemas::all_schemas(),
+            "parameters": path_parameters(),
+            "responses": error_responses()
         }
     })
 }
 
 /// What carrying a change out may end in, besides having done it.
-const CHANGE: [u16; 6] = [400, 404, 413, 500, 501, 503];
+const CHANGE_ERRORS: [u16; 6] = [400, 404, 413, 500, 501, 503];
 /// The same for one that has no body.
-const BODILESS_CHANGE: [u16; 5] = [400, 404, 500, 501, 503];
+const BODILESS_CHANGE_ERRORS: [u16; 5] = [400, 404, 500, 501, 503];
 
-fn paths() -> Value {
-    let block = |name: &'static str| operation(name).of("Block");
+fn path_items() -> Value {
+    let unit = |name: &'static str| new_operation(name).with_parameter("Unit");
     json!({
         "/v1/system": {
-            "get": operation("getSystem").says("The tasks that there should be.").gives("System"),
-            "put": operation("putSystem")
-                .says("Make these the tasks that there are. Those that stay are not disturbed; where it \
+            "get": new_operation("getSystem").with_summary("The tasks that there should be.").with_response("System"),
+            "put": new_operation("putSystem")
+                .with_summary("Make these the tasks that there are. Those that stay are not disturbed; where it \
                        fails nothing has changed.")
-                .takes("System").gives("Changed").or(&CHANGE),
-            "post": operation("postSystem")
-                .says("The same as PUT, for clients that were written for BlockFlow.")
-                .takes("System").gives("Changed").or(&CHANGE)
+                .with_request_body("System").with_response("Changed").with_error_statuses(&CHANGE_ERRORS),
+            "post": new_operation("postSystem")
+                .with_summary("The same as PUT, for clients that were written for BlockFlow.")
+                .with_request_body("System").with_response("Changed").with_error_statuses(&CHANGE_ERRORS)
         },
         "/v1/tasks": {
-            "get": operation("listTasks").says("Every task, and how it is.").gives("Tasks")
+            "get": new_operation("listTasks").with_summary("Every task, and how it is.").with_response("TaskList")
         },
         "/v1/tasks/{task}": {
-            "get": operation("getTask").of("Task")
-                .says("How a task is, and how it is defined.").gives("TaskDetail").or(&[404]),
-            "put": operation("putTask").of("Task")
-                .says("Add a task or change it; the others stay as they are.")
-                .takes("Task").gives("Changed").or(&CHANGE),
-            "delete": operation("deleteTask").of("Task")
-                .says("Stop serving a task.").gives("Changed").or(&BODILESS_CHANGE)
+            "get": new_operation("getTask").with_parameter("Task")
+                .with_summary("How a task is, and how it is defined.").with_response("TaskDetail").with_error_statuses(&[404]),
+            "put": new_operation("putTask").with_parameter("Task")
+                .with_summary("Add a task or change it; the others stay as they are.")
+                .with_request_body("Task").with_response("Changed").with_error_statuses(&CHANGE_ERRORS),
+            "delete": new_operation("deleteTask").with_parameter("Task")
+                .with_summary("Stop serving a task.").with_response("Changed").with_error_statuses(&BODILESS_CHANGE_ERRORS)
         },
         "/v1/tasks/{task}/exits": {
-            "get": operation("listExits").of("Task")
-                .says("The exits of a task.").gives("Exits").or(&[404])
+            "get": new_operation("listExits").with_parameter("Task")
+                .with_summary("The exits of a task.").with_response("ExitList").with_error_statuses(&[404])
         },
         "/v1/tasks/{task}/exits/{exit}": {
-            "put": operation("putExit").of("Task").of("Exit")
-                .says("Set the threshold of an exit, at once.")
-                .takes("NewThreshold").gives("ExitStatus").or(&CHANGE)
+            "put": new_operation("putExit").with_parameter("Task").with_parameter("Exit")
+                .with_summary("Set the threshold of an exit, at once.")
+                .with_request_body("NewThreshold").with_response("ExitStatus").with_error_statuses(&CHANGE_ERRORS)
         },
-        "/v1/blocks": {
-            "get": operation("listBlocks").says("Every block that runs or should.").gives("Blocks")
+        "/v1/units": {
+            "get": new_operation("listUnits").with_summary("Every unit that runs or should.").with_response("UnitList")
         },
-        "/v1/blocks/{block}": {
-            "get": block("getBlock").says("How a block is.").gives("BlockStatus").or(&[400, 404])
+        "/v1/units/{unit}": {
+            "get": unit("getUnit").with_summary("How a unit is.").with_response("UnitStatus").with_error_statuses(&[400, 404])
         },
-        "/v1/blocks/{block}/ping": {
-            "post": block("pingBlock").says("Ask every instance of a block for a sign of life.")
-                .gives("Pinged").or(&BODILESS_CHANGE)
+        "/v1/units/{unit}/ping": {
+            "post": unit("pingUnit").with_summary("Ask every instance of a unit for a sign of life.")
+                .with_response("PingAnswers").with_error_statuses(&BODILESS_CHANGE_ERRORS)
         },
-        "/v1/blocks/{block}/stop": {
-            "post": block("stopBlock").says("Stop a block until it is started again.")
-                .gives("BlockStatus").or(&BODILESS_CHANGE)
+        "/v1/units/{unit}/stop": {
+            "post": unit("stopUnit").with_summary("Stop a unit until it is started again.")
+                .with_response("UnitStatus").with_error_statuses(&BODILESS_CHANGE_ERRORS)
         },
-        "/v1/blocks/{block}/start": {
-            "post": block("startBlock").says("Start a block that was stopped or has failed.")
-                .gives("BlockStatus").or(&BODILESS_CHANGE)
+        "/v1/units/{unit}/start": {
+            "post": unit("startUnit").with_summary("Start a unit that was stopped or has failed.")
+                .with_response("UnitStatus").with_error_statuses(&BODILESS_CHANGE_ERRORS)
         },
         "/v1/events": {
-            "get": operation("events")
-                .says("What happens from now on, as Server-Sent Events: each is a JSON object with a \
+            "get": new_operation("events")
+                .with_summary("What happens from now on, as Server-Sent Events: each is a JSON object with a \
                        kind. {\"kind\": \"lagged\", \"missed\": N} stands for those that came too fast.")
-                .gives_as("text/event-stream", json!({"type": "string"}))
+                .with_response_as("text/event-stream", json!({"type": "string"}))
         },
         "/openapi.json": {
-            "get": operation("getOpenapi").says("This document.")
-                .gives_as("application/json", json!({"type": "object"}))
+            "get": new_operation("getOpenapi").with_summary("This document.")
+                .with_response_as("application/json", json!({"type": "object"}))
         }
     })
 }
@@ -106,47 +106,48 @@ struct Operation {
     responses: Map<String, Value>,
 }
 
-fn operation(id: &str) -> Operation {
+fn new_operation(id: &str) -> Operation {
     let mut operation = Map::new();
     operation.insert("operationId".to_owned(), id.into());
     // Other methods of the same path are answered so.
-    let responses = Map::from_iter([("405".to_owned(), component("responses", "405"))]);
+    let responses = Map::from_iter([("405".to_owned(), component_reference("responses", "405"))]);
     Operation { operation, parameters: Vec::new(), responses }
 }
 
 impl Operation {
-    fn says(mut self, summary: &str) -> Self {
+    fn with_summary(mut self, summary: &str) -> Self {
         self.operation.insert("summary".to_owned(), summary.into());
         self
     }
 
-    fn of(mut self, parameter: &str) -> Self {
-        self.parameters.push(component("parameters", parameter));
+    fn with_parameter(mut self, parameter: &str) -> Self {
+        self.parameters.push(component_reference("parameters", parameter));
         self
     }
 
-    fn takes(mut self, schema: &str) -> Self {
-        let content = json!({"application/json": {"schema": component("schemas", schema)}});
+    fn with_request_body(mut self, schema: &str) -> Self {
+        let content =
+            json!({"application/json": {"schema": component_reference("schemas", schema)}});
         let body = json!({"required": true, "content": content});
         self.operation.insert("requestBody".to_owned(), body);
         self
     }
 
-    fn gives(self, schema: &str) -> Self {
-        self.gives_as("application/json", component("schemas", schema))
+    fn with_response(self, schema: &str) -> Self {
+        self.with_response_as("application/json", component_reference("schemas", schema))
     }
 
-    fn gives_as(mut self, media_type: &str, schema: Value) -> Self {
+    fn with_response_as(mut self, media_type: &str, schema: Value) -> Self {
         let content = Map::from_iter([(media_type.to_owned(), json!({"schema": schema}))]);
         let response = json!({"description": "It was carried out.", "content": content});
         self.responses.insert("200".to_owned(), response);
         self
     }
 
-    fn or(mut self, statuses: &[u16]) -> Self {
+    fn with_error_statuses(mut self, statuses: &[u16]) -> Self {
         for status in statuses {
             let status = status.to_string();
-            let response = component("responses", &status);
+            let response = component_reference("responses", &status);
             self.responses.insert(status, response);
         }
         self
@@ -165,11 +166,11 @@ impl Serialize for Operation {
 }
 
 /// A reference to a part of the document.
-fn component(kind: &str, name: &str) -> Value {
+fn component_reference(kind: &str, name: &str) -> Value {
     json!({"$ref": format!("#/components/{kind}/{name}")})
 }
 
-fn parameters() -> Value {
+fn path_parameters() -> Value {
     let parameter = |name: &str, description: &str, schema: Value| {
         json!({
             "name": name,
@@ -180,20 +181,21 @@ fn parameters() -> Value {
         })
     };
     json!({
-        "Task": parameter("task", "Name of a task.", json!({"type": "string", "pattern": names::TASK})),
+        "Task": parameter("task", "Name of a task.", json!({"type": "string", "pattern": names::TASK_PATTERN})),
         "Exit": parameter("exit", "Name of an exit.", json!({"type": "string", "minLength": 1})),
-        "Block": parameter(
-            "block",
-            "Name of a block, or the beginning of its name or of its hash.",
-            json!({"type": "string", "pattern": names::UNIT})
+        "Unit": parameter(
+            "unit",
+            "Name of a unit, or the beginning of its name or of a block's hash.",
+            json!({"type": "string", "pattern": names::UNIT_PATTERN})
         )
     })
 }
 
 /// What an answer is that is none, by status.
-fn responses() -> Value {
+fn error_responses() -> Value {
     let response = |description: &str| {
-        let content = json!({"application/json": {"schema": component("schemas", "Error")}});
+        let content =
+            json!({"application/json": {"schema": component_reference("schemas", "Error")}});
         json!({"description": description, "content": content})
     };
     json!({

@@ -4,13 +4,13 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value, json};
 
-use super::component;
+use super::component_reference;
+use crate::intent_reader::{DEADLINE_MS, DEVICE_PATTERN, REPLICAS, ROWS, WAIT_MS};
 use crate::names;
-use crate::read::{DEADLINE_MS, DEVICE, REPLICAS, ROWS, WAIT_MS};
 
-pub(super) fn schemas() -> Value {
+pub(super) fn all_schemas() -> Value {
     let mut schemas = Map::new();
-    for group in [intent(), changes(), tasks(), blocks()] {
+    for group in [intent_schemas(), change_schemas(), task_schemas(), unit_schemas()] {
         schemas.extend(group);
     }
     Value::Object(schemas)
@@ -18,16 +18,16 @@ pub(super) fn schemas() -> Value {
 
 type Schemas = Vec<(String, Value)>;
 
-fn named<const N: usize>(schemas: [(&str, Value); N]) -> Schemas {
+fn named_schemas<const N: usize>(schemas: [(&str, Value); N]) -> Schemas {
     schemas.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect()
 }
 
-fn schema(name: &str) -> Value {
-    component("schemas", name)
+fn schema_reference(name: &str) -> Value {
+    component_reference("schemas", name)
 }
 
 /// An object with these fields and no others, of which the first so many must be there.
-fn object<const N: usize>(required: usize, fields: [(&str, Value); N]) -> Value {
+fn object_schema<const N: usize>(required: usize, fields: [(&str, Value); N]) -> Value {
     let must: Vec<&str> = fields.iter().take(required).map(|(name, _)| *name).collect();
     let fields = fields.into_iter().map(|(name, schema)| (name.to_owned(), schema));
     json!({
@@ -38,15 +38,15 @@ fn object<const N: usize>(required: usize, fields: [(&str, Value); N]) -> Value 
     })
 }
 
-fn list(items: Value) -> Value {
+fn array_schema(items: Value) -> Value {
     json!({"type": "array", "items": items})
 }
 
-fn text() -> Value {
+fn string_schema() -> Value {
     json!({"type": "string"})
 }
 
-fn pattern(pattern: &str) -> Value {
+fn pattern_schema(pattern: &str) -> Value {
     json!({"type": "string", "pattern": pattern})
 }
 
@@ -58,56 +58,66 @@ fn text_or_null() -> Value {
     json!({"type": ["string", "null"]})
 }
 
-fn count() -> Value {
+fn count_schema() -> Value {
     json!({"type": "integer", "minimum": 0})
 }
 
-fn within(range: &RangeInclusive<u64>) -> Value {
+fn range_schema(range: &RangeInclusive<u64>) -> Value {
     json!({"type": "integer", "minimum": range.start(), "maximum": range.end()})
 }
 
-fn described(mut schema: Value, description: &str) -> Value {
+fn with_description(mut schema: Value, description: &str) -> Value {
     schema["description"] = description.into();
     schema
 }
 
-fn intent() -> Schemas {
+fn intent_schemas() -> Schemas {
     let tasks = json!({
         "type": "object",
-        "propertyNames": pattern(names::TASK),
-        "additionalProperties": schema("Task")
+        "propertyNames": pattern_schema(names::TASK_PATTERN),
+        "additionalProperties": schema_reference("Task")
     });
-    let blocks = json!({"type": "array", "items": schema("BlockName"), "uniqueItems": true});
+    let blocks =
+        json!({"type": "array", "items": schema_reference("BlockName"), "uniqueItems": true});
     let names_only = json!({
         "type": "array",
-        "items": schema("BlockName"),
+        "items": schema_reference("BlockName"),
         "minItems": 1,
         "uniqueItems": true,
         "description": "The blocks that a request passes, in order."
     });
-    let step = object(
+    let step = object_schema(
         1,
         [
-            ("block", schema("BlockName")),
-            ("name", described(pattern(names::TASK), "Where it is left out: the block's.")),
-            ("inputs", list(schema("StepInput"))),
-            ("device", schema("Device")),
+            ("block", schema_reference("BlockName")),
+            (
+                "name",
+                with_description(
+                    pattern_schema(names::TASK_PATTERN),
+                    "Where it is left out: the block's.",
+                ),
+            ),
+            ("inputs", array_schema(schema_reference("StepInput"))),
+            ("device", schema_reference("Device")),
         ],
     );
     let path = json!({
         "type": "array",
-        "items": {"anyOf": [schema("BlockName"), schema("Step")]},
+        "items": {"anyOf": [schema_reference("BlockName"), schema_reference("PathStep")]},
         "minItems": 1,
         "uniqueItems": true
     });
-    named([
+    named_schemas([
         (
             "System",
-            object(
+            object_schema(
                 1,
                 [
                     ("tasks", tasks),
-                    ("blocks", described(blocks, "Where it is given, paths name none but these.")),
+                    (
+                        "blocks",
+                        with_description(blocks, "Where it is given, paths name none but these."),
+                    ),
                     (
                         "fusion",
                         json!({
@@ -116,168 +126,196 @@ fn intent() -> Schemas {
                             "description": "Whether blocks that nobody tells apart run as one."
                         }),
                     ),
-                    ("isolation", schema("Isolation")),
+                    ("isolation", schema_reference("Isolation")),
                 ],
             ),
         ),
-        ("Task", json!({"anyOf": [names_only, schema("TaskOfSteps"), schema("TaskOfModel")]})),
+        (
+            "Task",
+            json!({"anyOf": [names_only, schema_reference("TaskOfSteps"), schema_reference("TaskOfModel")]}),
+        ),
         ("TaskOfSteps", task_of("path", path)),
-        ("TaskOfModel", task_of("model", schema("BlockName"))),
-        ("Step", step),
+        ("TaskOfModel", task_of("model", schema_reference("BlockName"))),
+        ("PathStep", step),
         (
             "StepInput",
-            described(
-                pattern(names::STEP_INPUT),
+            with_description(
+                pattern_schema(names::STEP_INPUT_PATTERN),
                 "STEP, STEP.N for its output N, or $N \
             for input N of the task.",
             ),
         ),
         (
             "BlockName",
-            described(
-                pattern(names::BLOCK),
+            with_description(
+                pattern_schema(names::BLOCK_PATTERN),
                 "A model, MODEL/NUMBER for one block of it, or \
             a block by its hash or the beginning of it.",
             ),
         ),
         ("Isolation", one_of(&["thread", "process"])),
-        ("Device", device()),
-        ("Batching", batching()),
+        ("Device", device_schema()),
+        ("Batching", batching_schema()),
         ("Threshold", json!({"type": "number", "minimum": 0, "maximum": 1})),
-        ("NewThreshold", object(1, [("threshold", schema("Threshold"))])),
+        ("NewThreshold", object_schema(1, [("threshold", schema_reference("Threshold"))])),
     ])
 }
 
 fn task_of(what: &str, path: Value) -> Value {
-    let exits = json!({"type": "object", "additionalProperties": schema("Threshold")});
-    object(
+    let exits = json!({"type": "object", "additionalProperties": schema_reference("Threshold")});
+    object_schema(
         1,
         [
             (what, path),
-            ("exits", described(exits, "Thresholds of exits, by their names.")),
-            ("deadline_ms", within(&DEADLINE_MS)),
+            ("exits", with_description(exits, "Thresholds of exits, by their names.")),
+            ("deadline_ms", range_schema(&DEADLINE_MS)),
             ("degrade", json!({"type": "boolean", "default": false})),
-            ("isolation", schema("Isolation")),
-            ("replicas", within(&REPLICAS)),
-            ("device", schema("Device")),
-            ("batching", schema("Batching")),
-            ("max_rows", within(&ROWS)),
+            ("isolation", schema_reference("Isolation")),
+            ("replicas", range_schema(&REPLICAS)),
+            ("device", schema_reference("Device")),
+            ("batching", schema_reference("Batching")),
+            ("max_rows", range_schema(&ROWS)),
         ],
     )
 }
 
-fn device() -> Value {
-    let each = json!({"type": "array", "items": pattern(DEVICE), "minItems": 1});
-    let device = json!({"anyOf": [pattern(DEVICE), each]});
-    described(device, "What blocks run on: one device for all, or a list with one for each.")
+fn device_schema() -> Value {
+    let each = json!({"type": "array", "items": pattern_schema(DEVICE_PATTERN), "minItems": 1});
+    let device = json!({"anyOf": [pattern_schema(DEVICE_PATTERN), each]});
+    with_description(device, "What blocks run on: one device for all, or a list with one for each.")
 }
 
-fn batching() -> Value {
-    let on = object(2, [("max_rows", within(&ROWS)), ("max_wait_ms", within(&WAIT_MS))]);
+fn batching_schema() -> Value {
+    let on = object_schema(
+        2,
+        [("max_rows", range_schema(&ROWS)), ("max_wait_ms", range_schema(&WAIT_MS))],
+    );
     json!({"anyOf": [one_of(&["auto", "off"]), on]})
 }
 
-fn changes() -> Schemas {
+fn change_schemas() -> Schemas {
     let versions = json!({
         "type": "object",
-        "propertyNames": pattern(names::TASK),
-        "additionalProperties": pattern("^[0-9]+$"),
+        "propertyNames": pattern_schema(names::TASK_PATTERN),
+        "additionalProperties": pattern_schema("^[0-9]+$"),
         "description": "Every task, with its version."
     });
-    named([
+    named_schemas([
         (
             "Changed",
-            object(
+            object_schema(
                 6,
                 [
-                    ("started", list(text())),
-                    ("kept", list(text())),
-                    ("stopped", list(text())),
-                    ("fused", list(object(2, [("unit", text()), ("blocks", list(text()))]))),
-                    ("unused", list(schema("BlockName"))),
+                    ("started", array_schema(string_schema())),
+                    ("kept", array_schema(string_schema())),
+                    ("stopped", array_schema(string_schema())),
+                    (
+                        "fused",
+                        array_schema(object_schema(
+                            2,
+                            [("unit", string_schema()), ("blocks", array_schema(string_schema()))],
+                        )),
+                    ),
+                    ("unused", array_schema(schema_reference("BlockName"))),
                     ("tasks", versions),
                 ],
             ),
         ),
-        ("Error", object(1, [("error", text())])),
+        ("Error", object_schema(1, [("error", string_schema())])),
     ])
 }
 
-fn tasks() -> Schemas {
+fn task_schemas() -> Schemas {
     let fields = || {
         [
-            ("name", pattern(names::TASK)),
-            ("version", text()),
+            ("name", pattern_schema(names::TASK_PATTERN)),
+            ("version", string_schema()),
             ("state", one_of(&["ready", "loading", "unavailable"])),
             ("reason", text_or_null()),
-            ("path", described(list(text()), "The units that a request passes.")),
-            ("exits", list(schema("ExitStatus"))),
-            ("in_flight", count()),
+            (
+                "path",
+                with_description(array_schema(string_schema()), "The units that a request passes."),
+            ),
+            ("exits", array_schema(schema_reference("ExitStatus"))),
+            ("in_flight", count_schema()),
         ]
     };
     let [name, version, state, reason, path, exits, in_flight] = fields();
     let definition = json!({
-        "anyOf": [schema("TaskOfSteps"), schema("TaskOfModel"), {"type": "null"}]
+        "anyOf": [schema_reference("TaskOfSteps"), schema_reference("TaskOfModel"), {"type": "null"}]
     });
     let detail = [name, version, state, reason, path, exits, in_flight, ("definition", definition)];
-    let exit = [("name", text()), ("threshold", schema("Threshold")), ("taken", count())];
-    named([
-        ("Tasks", object(1, [("tasks", list(schema("TaskStatus")))])),
-        ("TaskStatus", object(7, fields())),
-        ("TaskDetail", object(8, detail)),
-        ("Exits", object(1, [("exits", list(schema("ExitStatus")))])),
-        ("ExitStatus", object(3, exit)),
+    let exit = [
+        ("name", string_schema()),
+        ("threshold", schema_reference("Threshold")),
+        ("taken", count_schema()),
+    ];
+    named_schemas([
+        ("TaskList", object_schema(1, [("tasks", array_schema(schema_reference("TaskStatus")))])),
+        ("TaskStatus", object_schema(7, fields())),
+        ("TaskDetail", object_schema(8, detail)),
+        ("ExitList", object_schema(1, [("exits", array_schema(schema_reference("ExitStatus")))])),
+        ("ExitStatus", object_schema(3, exit)),
     ])
 }
 
-fn blocks() -> Schemas {
+fn unit_schemas() -> Schemas {
     let number_or_null = json!({"type": ["number", "null"], "minimum": 0});
     let integer_or_null = json!({"type": ["integer", "null"], "minimum": 0});
     let states = ["starting", "up", "restarting", "failed", "stopped"];
-    named([
-        ("Blocks", object(1, [("blocks", list(schema("BlockStatus")))])),
+    named_schemas([
+        ("UnitList", object_schema(1, [("units", array_schema(schema_reference("UnitStatus")))])),
         (
-            "BlockStatus",
-            object(
+            "UnitStatus",
+            object_schema(
                 8,
                 [
-                    ("name", text()),
-                    ("blocks", described(list(text()), "The hashes of its blocks.")),
-                    ("tasks", list(pattern(names::TASK))),
-                    ("isolation", schema("Isolation")),
-                    ("device", pattern(DEVICE)),
-                    ("weight_bytes", count()),
+                    ("name", string_schema()),
+                    (
+                        "blocks",
+                        with_description(
+                            array_schema(string_schema()),
+                            "The hashes of its blocks.",
+                        ),
+                    ),
+                    ("tasks", array_schema(pattern_schema(names::TASK_PATTERN))),
+                    ("isolation", schema_reference("Isolation")),
+                    ("device", pattern_schema(DEVICE_PATTERN)),
+                    ("weight_bytes", count_schema()),
                     ("max_batch_rows", integer_or_null.clone()),
-                    ("instances", list(schema("InstanceReport"))),
+                    ("instances", array_schema(schema_reference("InstanceReport"))),
                 ],
             ),
         ),
         (
             "InstanceReport",
-            object(
+            object_schema(
                 7,
                 [
-                    ("name", text()),
+                    ("name", string_schema()),
                     ("state", one_of(&states)),
                     ("reason", text_or_null()),
                     ("process", integer_or_null),
-                    ("restarts", count()),
-                    ("requests", count()),
-                    ("in_flight", count()),
+                    ("restarts", count_schema()),
+                    ("requests", count_schema()),
+                    ("in_flight", count_schema()),
                 ],
             ),
         ),
-        ("Pinged", object(1, [("answers", list(schema("PingAnswer")))])),
+        (
+            "PingAnswers",
+            object_schema(1, [("answers", array_schema(schema_reference("PingAnswer")))]),
+        ),
         (
             "PingAnswer",
-            object(
+            object_schema(
                 5,
                 [
-                    ("instance", text()),
+                    ("instance", string_schema()),
                     ("answered_ms", number_or_null),
                     ("error", text_or_null()),
-                    ("busy_ms", count()),
-                    ("requests", count()),
+                    ("busy_ms", count_schema()),
+                    ("requests", count_schema()),
                 ],
             ),
         ),

@@ -26,7 +26,7 @@ async fn call(setup: &Setup, method: &str, path: &str, body: impl Into<Body>) ->
 }
 
 fn is_documented(method: &str, path: &str, status: u16, value: &Value) {
-    let document = crate::openapi();
+    let document = crate::openapi_document();
     let fits = |template: &str| {
         let (mut parts, mut given) = (template.split('/'), path.split('/'));
         parts
@@ -154,24 +154,20 @@ async fn what_is_not_there_is_answered_as_json() {
         assert!(message.contains(path), "{message}");
     }
     for (method, path) in
-        [("DELETE", "/v1/system"), ("GET", "/v1/blocks/a/ping"), ("PATCH", "/v1/tasks/a")]
+        [("DELETE", "/v1/system"), ("GET", "/v1/units/a/ping"), ("PATCH", "/v1/tasks/a")]
     {
         let (status, message) = error(call(&setup, method, path, Body::empty()).await);
         assert_eq!(status, 405);
         assert!(message.contains(method), "{message}");
     }
-    for path in [
-        "/v1/tasks/none",
-        "/v1/tasks/none/exits",
-        "/v1/tasks/%ff",
-        "/v1/blocks/none",
-        "/v1/blocks/-",
-    ] {
+    for path in
+        ["/v1/tasks/none", "/v1/tasks/none/exits", "/v1/tasks/%ff", "/v1/units/none", "/v1/units/-"]
+    {
         assert_eq!(get(&setup, path).await.0, 404, "{path}");
     }
     assert_eq!(call(&setup, "DELETE", "/v1/tasks/none", Body::empty()).await.0, 404);
     for action in ["ping", "stop", "start"] {
-        let path = format!("/v1/blocks/none/{action}");
+        let path = format!("/v1/units/none/{action}");
         assert_eq!(call(&setup, "POST", &path, Body::empty()).await.0, 404, "{path}");
     }
 }
@@ -212,30 +208,30 @@ async fn thresholds_are_read_and_set() {
 }
 
 #[tokio::test]
-async fn blocks_are_found_by_name_or_the_beginning_of_a_hash() {
+async fn units_are_found_by_name_or_the_beginning_of_a_hash() {
     let setup = Setup::new();
     put(&setup, "/v1/system", json!({"tasks": {"a": ["block1"]}})).await;
-    let (_, blocks) = get(&setup, "/v1/blocks").await;
-    let name = blocks["blocks"][0]["name"].as_str().unwrap();
-    let hash = blocks["blocks"][0]["blocks"][0].as_str().unwrap();
+    let (_, units) = get(&setup, "/v1/units").await;
+    let name = units["units"][0]["name"].as_str().unwrap();
+    let hash = units["units"][0]["blocks"][0].as_str().unwrap();
     for part in [name, hash, &name[..4], &hash[..6]] {
-        let (status, block) = get(&setup, &format!("/v1/blocks/{part}")).await;
-        assert_eq!((status, &block), (200, &blocks["blocks"][0]));
+        let (status, unit) = get(&setup, &format!("/v1/units/{part}")).await;
+        assert_eq!((status, &unit), (200, &units["units"][0]));
     }
-    let ping = format!("/v1/blocks/{}/ping", &hash[..6]);
+    let ping = format!("/v1/units/{}/ping", &hash[..6]);
     let (_, pinged) = call(&setup, "POST", &ping, Body::empty()).await;
     assert_eq!(pinged["answers"][0]["instance"], format!("{name}.0"));
     for (action, state) in [("stop", "stopped"), ("start", "up")] {
-        let path = format!("/v1/blocks/{name}/{action}");
-        let (status, block) = call(&setup, "POST", &path, Body::empty()).await;
-        assert_eq!((status, &block["instances"][0]["state"]), (200, &json!(state)));
+        let path = format!("/v1/units/{name}/{action}");
+        let (status, unit) = call(&setup, "POST", &path, Body::empty()).await;
+        assert_eq!((status, &unit["instances"][0]["state"]), (200, &json!(state)));
     }
 }
 
 #[tokio::test]
-async fn a_beginning_that_several_blocks_have_is_refused() {
+async fn a_beginning_that_several_units_have_is_refused() {
     let setup = Setup::new();
-    // Of so many blocks two begin with the same digit.
+    // Of so many units two begin with the same digit.
     let mut tasks = serde_json::Map::new();
     for number in 0..17 {
         let name = format!("many{number}");
@@ -246,7 +242,7 @@ async fn a_beginning_that_several_blocks_have_is_refused() {
     put(&setup, "/v1/system", json!({"tasks": tasks})).await;
     let mut statuses = Vec::new();
     for digit in "0123456789abcdef".chars() {
-        statuses.push(get(&setup, &format!("/v1/blocks/{digit}")).await.0);
+        statuses.push(get(&setup, &format!("/v1/units/{digit}")).await.0);
     }
     assert!(statuses.contains(&400), "{statuses:?}");
 }
@@ -274,5 +270,5 @@ async fn events_come_as_they_happen_and_those_that_were_missed_are_counted() {
 #[tokio::test]
 async fn the_document_describes_the_interface() {
     let setup = Setup::new();
-    assert_eq!(get(&setup, "/openapi.json").await, (200, crate::openapi()));
+    assert_eq!(get(&setup, "/openapi.json").await, (200, crate::openapi_document()));
 }

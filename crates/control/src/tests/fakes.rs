@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use tessera_core::{ContentHash, DType, Dim, Error, Result, TensorType};
-use tessera_graph::{BlockGraph, BlockNode, Exit, Port, ScoreKind, Source};
-use tessera_plan::{PlannedTask, Unit, deploy};
+use tessera_deploy::{PlannedTask, Unit, plan_deployment};
+use tessera_graph::{BlockGraph, BlockNode, Exit, ScoreKind, TensorPort, TensorSource};
 use tokio::sync::broadcast;
 
-use crate::store::{MemoryStore, Store, Stored};
+use crate::store::{IntentStore, MemoryStore, StoredIntent};
 use crate::{
-    Applied, BlockStatus, Catalogue, Defaults, Doing, ExitStatus, InstanceReport, Manager,
-    PingAnswer, Site, TaskStatus,
+    AppliedUnits, Catalogue, ExitStatus, InstanceReport, Manager, PingAnswer, Site, SiteFuture,
+    TaskDefaults, TaskStatus, UnitStatus,
 };
 
-fn port(name: &str, size: usize) -> Port {
+fn port(name: &str, size: usize) -> TensorPort {
     let dims = vec![Dim::Symbol("N".to_owned()), Dim::Fixed(size)];
-    Port { name: name.to_owned(), tensor_type: TensorType::new(DType::F32, dims) }
+    TensorPort { name: name.to_owned(), tensor_type: TensorType::new(DType::F32, dims) }
 }
 
 /// One block from `f32[N,from]` to `f32[N,to]`.
@@ -27,11 +27,11 @@ pub(super) fn block(name: &str, from: usize, to: usize) -> BlockGraph {
     BlockGraph {
         inputs: vec![port("x", from)],
         blocks: vec![BlockNode {
-            block: ContentHash::of(name.as_bytes()),
-            inputs: vec![Source::Input(0)],
+            block: ContentHash::of_content(name.as_bytes()),
+            inputs: vec![TensorSource::Input(0)],
             outputs: vec![port("y", to)],
         }],
-        outputs: vec![(port("y", to), Source::Block { block: 0, output: 0 })],
+        outputs: vec![(port("y", to), TensorSource::Block { block: 0, output: 0 })],
         exits: Vec::new(),
     }
 }
@@ -39,19 +39,19 @@ pub(super) fn block(name: &str, from: usize, to: usize) -> BlockGraph {
 /// A model of a trunk, a rest, and an exit between them.
 fn early() -> BlockGraph {
     let node = |name: &str, from, output: &str| BlockNode {
-        block: ContentHash::of(name.as_bytes()),
+        block: ContentHash::of_content(name.as_bytes()),
         inputs: vec![from],
         outputs: vec![port(output, 4)],
     };
-    let trunk = Source::Block { block: 0, output: 0 };
+    let trunk = TensorSource::Block { block: 0, output: 0 };
     BlockGraph {
         inputs: vec![port("x", 4)],
         blocks: vec![
-            node("trunk", Source::Input(0), "t"),
+            node("trunk", TensorSource::Input(0), "t"),
             node("head", trunk, "exit_1"),
             node("rest", trunk, "y"),
         ],
-        outputs: vec![(port("y", 4), Source::Block { block: 2, output: 0 })],
+        outputs: vec![(port("y", 4), TensorSource::Block { block: 2, output: 0 })],
         exits: vec![Exit {
             output: "exit_1".to_owned(),
             threshold: 0.5,
@@ -66,7 +66,7 @@ fn early() -> BlockGraph {
 fn join() -> BlockGraph {
     let mut graph = block("join", 4, 4);
     graph.inputs.push(port("x1", 4));
-    graph.blocks[0].inputs.push(Source::Input(1));
+    graph.blocks[0].inputs.push(TensorSource::Input(1));
     graph
 }
 
@@ -87,7 +87,7 @@ impl Default for FakeCatalogue {
 }
 
 impl Catalogue for FakeCatalogue {
-    fn find(&self, name: &str) -> Result<BlockGraph> {
+    fn find_graph(&self, name: &str) -> Result<BlockGraph> {
         let found = self.0.lock().unwrap().get(name).cloned();
         found.ok_or_else(|| Error::not_found(format!("there is no model \"{name}\"")))
     }
@@ -99,16 +99,16 @@ pub(super) struct FakeStore {
     pub(super) is_broken: AtomicBool,
 }
 
-impl Store for FakeStore {
-    fn load(&self) -> Result<Option<Stored>> {
-        self.kept.load()
+impl IntentStore for FakeStore {
+    fn load_intent(&self) -> Result<Option<StoredIntent>> {
+        self.kept.load_intent()
     }
 
-    fn save(&self, stored: &Stored) -> Result<()> {
+    fn save_intent(&self, stored: &StoredIntent) -> Result<()> {
         if self.is_broken.load(Ordering::SeqCst) {
             return Err(Error::corrupt("the disk is full"));
         }
-        self.kept.save(stored)
+        self.kept.save_intent(stored)
     }
 }
 
@@ -143,16 +143,21 @@ impl FakeSite {
         running.iter().map(|task| (task.name.clone(), task.version.clone())).collect()
     }
 
-    fn check(&self, block: &str) -> Result<()> {
-        match self.units.lock().unwrap().iter().any(|unit| unit.id.0 == block) {
-            true => Ok(()),
-            false => Err(Error::not_found(format!("there is no block \"{block}\""))),
+    fn check(&self, name: &str) -> Result<()> {
+        if self.units.lock().unwrap().iter().any(|unit| unit.id.0 == name) {
+            Ok(())
+        } else {
+            Err(Error::not_found(format!("there is no unit \"{name}\"")))
         }
     }
 }
 
 impl Site for FakeSite {
-    fn apply(&self, tasks: Vec<PlannedTask>, fusion: bool) -> Doing<'_, Result<Applied>> {
+    fn apply_tasks(
+        &self,
+        tasks: Vec<PlannedTask>,
+        fusion: bool,
+    ) -> SiteFuture<'_, Result<AppliedUnits>> {
         Box::pin(async move {
             let now = self.at_once.fetch_add(1, Ordering::SeqCst) + 1;
             self.most_at_once.fetch_max(now, Ordering::SeqCst);
@@ -163,7 +168,7 @@ impl Site for FakeSite {
             if self.refuses.load(Ordering::SeqCst) {
                 return Err(Error::full("there is no room"));
             }
-            let units = deploy(&tasks, fusion)?.units;
+            let units = plan_deployment(&tasks, fusion)?.units;
             let names =
                 |units: &[Unit]| units.iter().map(|unit| unit.id.0.clone()).collect::<Vec<_>>();
             let mut running = self.units.lock().unwrap();
@@ -172,9 +177,9 @@ impl Site for FakeSite {
                 from.iter().filter(|name| other.contains(name) == is_in).cloned().collect()
             };
             let fused = units.iter().filter(|unit| unit.graph.blocks.len() > 1).map(|unit| {
-                (unit.id.0.clone(), unit.blocks().map(|hash| hash.to_string()).collect())
+                (unit.id.0.clone(), unit.block_hashes().map(|hash| hash.to_string()).collect())
             });
-            let applied = Applied {
+            let applied = AppliedUnits {
                 started: of(&after, false, &before),
                 kept: of(&after, true, &before),
                 stopped: of(&before, false, &after),
@@ -186,11 +191,11 @@ impl Site for FakeSite {
         })
     }
 
-    fn blocks(&self) -> Vec<BlockStatus> {
+    fn unit_statuses(&self) -> Vec<UnitStatus> {
         let stopped = self.stopped.lock().unwrap();
-        let status = |unit: &Unit| BlockStatus {
+        let status = |unit: &Unit| UnitStatus {
             name: unit.id.0.clone(),
-            blocks: unit.blocks().map(|hash| hash.to_string()).collect(),
+            blocks: unit.block_hashes().map(|hash| hash.to_string()).collect(),
             tasks: unit.tasks.clone(),
             isolation: unit.settings.isolation.to_string(),
             device: unit.settings.device.to_string(),
@@ -209,7 +214,7 @@ impl Site for FakeSite {
         self.units.lock().unwrap().iter().map(status).collect()
     }
 
-    fn tasks(&self) -> Vec<TaskStatus> {
+    fn task_statuses(&self) -> Vec<TaskStatus> {
         let exit = |exit: &Exit| ExitStatus {
             name: exit.output.clone(),
             threshold: exit.threshold,
@@ -227,11 +232,11 @@ impl Site for FakeSite {
         self.running.lock().unwrap().iter().map(status).collect()
     }
 
-    fn ping<'a>(&'a self, block: &'a str) -> Doing<'a, Result<Vec<PingAnswer>>> {
+    fn ping_unit<'a>(&'a self, unit: &'a str) -> SiteFuture<'a, Result<Vec<PingAnswer>>> {
         Box::pin(async move {
-            self.check(block)?;
+            self.check(unit)?;
             Ok(vec![PingAnswer {
-                instance: format!("{block}.0"),
+                instance: format!("{unit}.0"),
                 answered_ms: Some(0.25),
                 error: None,
                 busy_ms: 0,
@@ -240,18 +245,18 @@ impl Site for FakeSite {
         })
     }
 
-    fn stop<'a>(&'a self, block: &'a str) -> Doing<'a, Result<()>> {
+    fn stop_unit<'a>(&'a self, unit: &'a str) -> SiteFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.check(block)?;
-            self.stopped.lock().unwrap().insert(block.to_owned());
+            self.check(unit)?;
+            self.stopped.lock().unwrap().insert(unit.to_owned());
             Ok(())
         })
     }
 
-    fn start<'a>(&'a self, block: &'a str) -> Doing<'a, Result<()>> {
+    fn start_unit<'a>(&'a self, unit: &'a str) -> SiteFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.check(block)?;
-            self.stopped.lock().unwrap().remove(block);
+            self.check(unit)?;
+            self.stopped.lock().unwrap().remove(unit);
             Ok(())
         })
     }
@@ -264,7 +269,7 @@ impl Site for FakeSite {
         Ok(())
     }
 
-    fn events(&self) -> broadcast::Receiver<Arc<str>> {
+    fn subscribe_events(&self) -> broadcast::Receiver<Arc<str>> {
         self.events.subscribe()
     }
 }
@@ -286,15 +291,15 @@ impl Setup {
     pub(super) fn over(store: Arc<FakeStore>, catalogue: Arc<FakeCatalogue>) -> Self {
         let site = Arc::new(FakeSite::new());
         let manager = Manager::new(
-            Arc::clone(&store) as Arc<dyn Store>,
+            Arc::clone(&store) as Arc<dyn IntentStore>,
             Arc::clone(&catalogue) as Arc<dyn Catalogue>,
             Arc::clone(&site) as Arc<dyn Site>,
-            Defaults::default(),
+            TaskDefaults::default(),
         );
         Self { manager, site, store, catalogue }
     }
 
     pub(super) fn router(&self) -> Router {
-        crate::router(&self.manager)
+        crate::control_router(&self.manager)
     }
 }

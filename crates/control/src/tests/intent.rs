@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tessera_core::Device;
-use tessera_plan::{Batching, BatchingChoice, Isolation};
+use tessera_deploy::{Batching, BatchingChoice, Isolation};
 
 use super::schema::conforms;
-use crate::{DeviceChoice, Step, StepInput, System, Task, TaskPath};
+use crate::{DeviceChoice, PathStep, StepInput, System, TaskDefinition, TaskPath};
 
 fn rich() -> Value {
     json!({
@@ -46,10 +46,10 @@ fn the_document_of_blockflow_is_taken() {
         "tasks": {"task1": ["block1", "block2"], "task2": ["block1"]}
     });
     let system = System::from_json(&document).unwrap();
-    let steps = vec![Step::plain("block1"), Step::plain("block2")];
-    assert_eq!(system.tasks["task1"], Task::new(TaskPath::Path(steps)));
+    let steps = vec![PathStep::from_block("block1"), PathStep::from_block("block2")];
+    assert_eq!(system.tasks["task1"], TaskDefinition::new(TaskPath::Path(steps)));
     assert!(system.fusion);
-    assert_eq!(system.unused(), ["block3"]);
+    assert_eq!(system.unused_blocks(), ["block3"]);
     conforms("System", &document).unwrap();
 }
 
@@ -70,7 +70,7 @@ fn the_richer_form_is_taken() {
     assert_eq!(task.batching, Some(BatchingChoice::On(batching)));
     assert_eq!(system.tasks["task2"].path, TaskPath::Model("resnet50/3".to_owned()));
     assert_eq!((system.fusion, system.isolation), (false, Some(Isolation::Thread)));
-    assert_eq!(system.unused(), ["spare"]);
+    assert_eq!(system.unused_blocks(), ["spare"]);
     conforms("System", &rich()).unwrap();
 }
 
@@ -89,7 +89,7 @@ fn what_is_written_is_what_was_read() {
 /// A task, and what is said of it.
 fn refused(task: Value) -> String {
     let message = System::from_json(&json!({"tasks": {"t": task}})).unwrap_err().to_string();
-    assert!(Task::from_json(&task).is_err(), "{task}");
+    assert!(TaskDefinition::from_json(&task).is_err(), "{task}");
     message
 }
 
@@ -242,14 +242,14 @@ fn everything_that_is_wrong_is_told_up_to_ten_problems() {
         assert!(message.contains(part), "{message}");
     }
     let many = vec![1; 25];
-    let message = Task::from_json(&json!(many)).unwrap_err().to_string();
+    let message = TaskDefinition::from_json(&json!(many)).unwrap_err().to_string();
     assert_eq!(message.matches("expected").count(), 10);
     assert!(message.ends_with("; and 15 more"), "{message}");
 }
 
 #[test]
 fn a_threshold_is_a_number_from_0_to_1() {
-    assert_eq!(crate::read::threshold(&json!({"threshold": 1})).unwrap(), 1.0);
+    assert_eq!(crate::intent_reader::read_threshold(&json!({"threshold": 1})).unwrap(), 1.0);
     let cases = [
         (json!({"threshold": 1.5}), "threshold: threshold 1.5, expected 0 to 1"),
         (json!({"threshold": "high"}), "threshold: \"high\", expected a number from 0 to 1"),
@@ -259,7 +259,7 @@ fn a_threshold_is_a_number_from_0_to_1() {
     ];
     for (document, expected) in cases {
         assert!(conforms("NewThreshold", &document).is_err(), "{document}");
-        let message = crate::read::threshold(&document).unwrap_err().to_string();
+        let message = crate::intent_reader::read_threshold(&document).unwrap_err().to_string();
         assert!(message.starts_with(expected), "{message}");
     }
 }

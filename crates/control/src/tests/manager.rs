@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tessera_core::{Device, ErrorKind};
-use tessera_plan::Isolation;
+use tessera_deploy::Isolation;
 
 use super::fakes::{Setup, block};
-use crate::store::Store;
-use crate::{System, Task};
+use crate::store::IntentStore;
+use crate::{System, TaskDefinition};
 
 fn system(document: &Value) -> System {
     System::from_json(document).unwrap()
 }
 
-fn task(document: &Value) -> Task {
-    Task::from_json(document).unwrap()
+fn task(document: &Value) -> TaskDefinition {
+    TaskDefinition::from_json(document).unwrap()
 }
 
 fn two_tasks() -> System {
@@ -39,7 +39,7 @@ async fn tasks_are_served_and_kept() {
     assert_eq!(changed.tasks["a"], "1");
     assert!(changed.unused.is_empty());
     assert_eq!(setup.manager.system(), two_tasks());
-    assert_eq!(setup.store.load().unwrap().unwrap().system, two_tasks());
+    assert_eq!(setup.store.load_intent().unwrap().unwrap().system, two_tasks());
     assert_eq!(setup.site.versions(), versions(&[("a", "1"), ("b", "1")]));
 }
 
@@ -47,14 +47,14 @@ async fn tasks_are_served_and_kept() {
 async fn a_change_that_the_site_refuses_changes_nothing() {
     let setup = Setup::new();
     setup.manager.put_system(two_tasks()).await.unwrap();
-    let kept = setup.store.load().unwrap();
+    let kept = setup.store.load_intent().unwrap();
     setup.site.refuses.store(true, Ordering::SeqCst);
     let error = setup.manager.put_system(System::default()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
-    assert!(setup.manager.put_task("c", Task::of_model("early")).await.is_err());
+    assert!(setup.manager.put_task("c", TaskDefinition::of_model("early")).await.is_err());
     assert!(setup.manager.remove_task("a").await.is_err());
     assert_eq!(setup.manager.system(), two_tasks());
-    assert_eq!(setup.store.load().unwrap(), kept);
+    assert_eq!(setup.store.load_intent().unwrap(), kept);
     assert_eq!(setup.site.versions(), versions(&[("a", "1"), ("b", "1")]));
 }
 
@@ -68,9 +68,9 @@ async fn a_change_that_cannot_be_kept_is_taken_back() {
     assert!(error.to_string().contains("the disk is full"), "{error}");
     assert!(setup.manager.set_threshold("a", "exit_1", 0.75).await.is_err());
     assert_eq!(setup.site.versions(), versions(&[("a", "1")]));
-    assert_eq!(setup.manager.task("a").unwrap().exits[0].threshold, 0.25);
-    assert_eq!(setup.manager.definition("a").unwrap(), task(&exits));
-    assert!(setup.manager.definition("b").is_none());
+    assert_eq!(setup.manager.task_status("a").unwrap().exits[0].threshold, 0.25);
+    assert_eq!(setup.manager.task_definition("a").unwrap(), task(&exits));
+    assert!(setup.manager.task_definition("b").is_none());
 }
 
 #[tokio::test]
@@ -96,11 +96,11 @@ async fn a_version_goes_up_with_every_change_of_its_task() {
 #[tokio::test]
 async fn what_was_kept_is_served_after_a_restart() {
     let first = Setup::new();
-    assert!(first.manager.restore().await.unwrap().changed.tasks.is_empty());
+    assert!(first.manager.restore_tasks().await.unwrap().changed.tasks.is_empty());
     first.manager.put_system(two_tasks()).await.unwrap();
     first.manager.put_task("a", task(&json!(["block1"]))).await.unwrap();
     let second = Setup::over(Arc::clone(&first.store), Arc::clone(&first.catalogue));
-    let restored = second.manager.restore().await.unwrap();
+    let restored = second.manager.restore_tasks().await.unwrap();
     assert!(restored.left_out.is_empty());
     assert_eq!(restored.changed.tasks["a"], "2");
     assert_eq!(second.site.versions(), versions(&[("a", "2"), ("b", "1")]));
@@ -113,17 +113,17 @@ async fn a_task_that_cannot_be_restored_does_not_keep_the_others_down() {
     first.manager.put_system(two_tasks()).await.unwrap();
     first.catalogue.0.lock().unwrap().remove("block3");
     let second = Setup::over(Arc::clone(&first.store), Arc::clone(&first.catalogue));
-    let restored = second.manager.restore().await.unwrap();
+    let restored = second.manager.restore_tasks().await.unwrap();
     assert!(restored.left_out["b"].contains("there is no model \"block3\""));
     assert_eq!(second.site.versions(), versions(&[("a", "1")]));
     assert_eq!(second.manager.system(), two_tasks());
-    let lost = second.manager.task("b").unwrap();
+    let lost = second.manager.task_status("b").unwrap();
     assert_eq!((lost.state.as_str(), lost.version.as_str()), ("unavailable", "1"));
     assert!(second.manager.set_threshold("b", "exit", 0.5).await.is_err());
     second.manager.put_task("c", task(&json!(["block1"]))).await.unwrap();
     second.manager.remove_task("b").await.unwrap();
     assert_eq!(second.site.versions(), versions(&[("a", "1"), ("c", "1")]));
-    assert_eq!(second.manager.task("b").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(second.manager.task_status("b").unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -133,7 +133,9 @@ async fn there_is_one_change_at_a_time() {
         .map(|number| {
             let manager = setup.manager.clone();
             let name = format!("task{number}");
-            tokio::spawn(async move { manager.put_task(&name, Task::of_model("early")).await })
+            tokio::spawn(
+                async move { manager.put_task(&name, TaskDefinition::of_model("early")).await },
+            )
         })
         .collect();
     for change in changes {
@@ -141,19 +143,20 @@ async fn there_is_one_change_at_a_time() {
     }
     assert_eq!(setup.site.most_at_once.load(Ordering::SeqCst), 1);
     assert_eq!(setup.site.versions().len(), 8);
-    assert_eq!(setup.store.load().unwrap().unwrap().system.tasks.len(), 8);
+    assert_eq!(setup.store.load_intent().unwrap().unwrap().system.tasks.len(), 8);
 }
 
 #[tokio::test]
 async fn a_change_goes_on_where_whoever_asked_for_it_goes_away() {
     let setup = Setup::new();
     let manager = setup.manager.clone();
-    let asked = tokio::spawn(async move { manager.put_task("a", Task::of_model("early")).await });
+    let asked =
+        tokio::spawn(async move { manager.put_task("a", TaskDefinition::of_model("early")).await });
     tokio::task::yield_now().await;
     asked.abort();
     assert!(asked.await.is_err());
     for _ in 0..1000 {
-        if setup.manager.definition("a").is_some() {
+        if setup.manager.task_definition("a").is_some() {
             assert_eq!(setup.site.versions(), versions(&[("a", "1")]));
             return;
         }
@@ -166,7 +169,7 @@ async fn a_change_goes_on_where_whoever_asked_for_it_goes_away() {
 async fn tasks_come_and_go_one_by_one() {
     let setup = Setup::new();
     setup.manager.put_system(two_tasks()).await.unwrap();
-    let changed = setup.manager.put_task("early", Task::of_model("early")).await.unwrap();
+    let changed = setup.manager.put_task("early", TaskDefinition::of_model("early")).await.unwrap();
     assert!(changed.stopped.is_empty());
     assert_eq!(changed.tasks.len(), 3);
     // The document stays one that could be put again.
@@ -181,7 +184,7 @@ async fn tasks_come_and_go_one_by_one() {
         (error.kind(), error.to_string().as_str()),
         (ErrorKind::NotFound, "there is no task \"b\"")
     );
-    let error = setup.manager.put_task("a/b", Task::of_model("early")).await.unwrap_err();
+    let error = setup.manager.put_task("a/b", TaskDefinition::of_model("early")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
 }
 
@@ -196,10 +199,10 @@ async fn thresholds_are_those_of_the_task_and_can_be_set() {
         .put_task("a", task(&json!({"model": "early", "exits": {"exit_1": 0.1}})))
         .await
         .unwrap();
-    assert_eq!(manager.task("a").unwrap().exits[0].threshold, 0.1);
+    assert_eq!(manager.task_status("a").unwrap().exits[0].threshold, 0.1);
     manager.set_threshold("a", "exit_1", 0.9).await.unwrap();
-    assert_eq!(manager.task("a").unwrap().exits[0].threshold, 0.9);
-    let kept = setup.store.load().unwrap().unwrap();
+    assert_eq!(manager.task_status("a").unwrap().exits[0].threshold, 0.9);
+    let kept = setup.store.load_intent().unwrap().unwrap();
     assert_eq!(kept.system.tasks["a"].exits["exit_1"], 0.9);
     for (task, exit) in [("a", "exit_2"), ("b", "exit_1")] {
         let error = manager.set_threshold(task, exit, 0.5).await.unwrap_err();

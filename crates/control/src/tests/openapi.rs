@@ -14,7 +14,7 @@ const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 #[test]
 fn the_document_that_is_checked_in_is_this_one() {
-    let document = crate::openapi();
+    let document = crate::openapi_document();
     if std::env::var_os("TESSERA_UPDATE").is_some_and(|update| update == "1") {
         let text = serde_json::to_string_pretty(&document).unwrap();
         std::fs::write(CHECKED_IN, text + "\n").unwrap();
@@ -30,9 +30,10 @@ fn the_document_that_is_checked_in_is_this_one() {
 
 #[tokio::test]
 async fn what_is_documented_is_routed_and_the_other_way_round() {
-    let document = crate::openapi();
+    let document = crate::openapi_document();
     let documented = document["paths"].as_object().unwrap();
-    let routed: BTreeSet<&str> = crate::api::table().into_iter().map(|(path, _)| path).collect();
+    let routed: BTreeSet<&str> =
+        crate::api::route_table().into_iter().map(|(path, _)| path).collect();
     assert_eq!(documented.keys().map(String::as_str).collect::<BTreeSet<_>>(), routed);
     let router = Setup::new().router();
     for (template, operations) in documented {
@@ -59,7 +60,7 @@ fn every_reference_leads_somewhere_and_every_operation_has_its_own_id() {
         }
         value.as_array().into_iter().flatten().for_each(|value| visit(value, references, ids));
     }
-    let document = crate::openapi();
+    let document = crate::openapi_document();
     let (mut references, mut ids) = (Vec::new(), Vec::new());
     visit(&document, &mut references, &mut ids);
     for reference in references {

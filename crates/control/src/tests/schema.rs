@@ -88,7 +88,7 @@ pub(super) fn follow<'a>(document: &'a Value, reference: &Value) -> &'a Value {
 
 /// Whether `value` is as the schema of this name says.
 pub(super) fn conforms(name: &str, value: &Value) -> Result<(), String> {
-    let document = crate::openapi();
+    let document = crate::openapi_document();
     check(&document, &document["components"]["schemas"][name], value)
 }
 

@@ -7,7 +7,7 @@ use ort::environment::Environment;
 use ort::logging::LogLevel;
 use tessera_core::{Error, Result};
 
-use super::value;
+use super::ort_value;
 
 /// Folder of the project that `scripts/fetch-onnxruntime` installs the library to.
 const PROJECT_FOLDER: &str = ".onnxruntime";
@@ -47,9 +47,9 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
 }
 
 /// Opens the library; a process has one environment, which everyone shares.
-pub(super) fn open() -> Result<(Environment, String)> {
+pub(super) fn open_library() -> Result<(Environment, String)> {
     static OPENED: Mutex<Option<(Environment, String)>> = Mutex::new(None);
-    let mut opened = super::lock(&OPENED);
+    let mut opened = tessera_core::lock(&OPENED);
     if let Some((environment, version)) = opened.as_ref() {
         return Ok((environment.clone(), version.clone()));
     }
@@ -73,7 +73,7 @@ pub(super) fn open() -> Result<(Environment, String)> {
         builder.with_name("tessera").with_telemetry(false).build().map_err(|error| fail(&error))?;
     // What goes wrong comes back as an error, and is told once, by whoever handles it.
     environment.set_log_level(LogLevel::Fatal);
-    value::share_arena(&environment).map_err(|error| fail(&error))?;
+    ort_value::share_arena(&environment).map_err(|error| fail(&error))?;
     let version = version_of(&path);
     *opened = Some((environment.clone(), version.clone()));
     Ok((environment, version))

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use rten::{Value, ValueOrView, ValueView};
 use rten_tensor::prelude::*;
-use tessera_core::{DType, Error, Location, Region, Result, Tensor, TensorMut, display_shape};
+use tessera_core::{
+    DType, Error, MemoryLocation, Region, Result, Tensor, TensorMut, display_shape,
+};
 
 /// Refuses dtypes that rten has not.
-pub(super) fn supported(label: &str, name: &str, dtype: DType) -> Result<()> {
+pub(super) fn check_supported(label: &str, name: &str, dtype: DType) -> Result<()> {
     match dtype {
         DType::F32 | DType::I32 | DType::I8 | DType::U8 | DType::I64 | DType::Bool => Ok(()),
         other => Err(Error::unsupported(format!(
@@ -19,7 +21,7 @@ pub(super) fn supported(label: &str, name: &str, dtype: DType) -> Result<()> {
 
 /// The tensor as an input of rten.
 pub(super) fn to_rten<'a>(label: &str, tensor: &'a Tensor) -> Result<ValueOrView<'a>> {
-    supported(label, "given", tensor.dtype())?;
+    check_supported(label, "given", tensor.dtype())?;
     let bytes = tensor
         .bytes()
         .ok_or_else(|| Error::unsupported(format!("{label}: an input is not on the host")))?;
@@ -83,35 +85,35 @@ pub(super) fn from_rten(label: &str, name: &str, dtype: DType, value: Value) -> 
             }
         };
     }
-    fn region<T: bytemuck::Pod + Send + Sync>(elements: Vec<T>) -> Arc<dyn Region> {
+    fn vec_region<T: bytemuck::Pod + Send + Sync>(elements: Vec<T>) -> Arc<dyn Region> {
         Arc::new(VecRegion(elements))
     }
     match dtype {
         DType::F32 => {
             let (shape, data) = take!(FloatTensor);
-            Tensor::from_region(dtype, &shape, region(data))
+            Tensor::from_region(dtype, &shape, vec_region(data))
         }
         DType::I32 => {
             let (shape, data) = take!(Int32Tensor);
-            Tensor::from_region(dtype, &shape, region(data))
+            Tensor::from_region(dtype, &shape, vec_region(data))
         }
         DType::I8 => {
             let (shape, data) = take!(Int8Tensor);
-            Tensor::from_region(dtype, &shape, region(data))
+            Tensor::from_region(dtype, &shape, vec_region(data))
         }
         DType::U8 => {
             let (shape, data) = take!(UInt8Tensor);
-            Tensor::from_region(dtype, &shape, region(data))
+            Tensor::from_region(dtype, &shape, vec_region(data))
         }
         DType::I64 => {
             let (shape, data) = take!(Int32Tensor);
             let widened: Vec<i64> = data.into_iter().map(i64::from).collect();
-            Tensor::from_region(dtype, &shape, region(widened))
+            Tensor::from_region(dtype, &shape, vec_region(widened))
         }
         DType::Bool => {
             let (shape, data) = take!(Int32Tensor);
             let narrowed: Vec<u8> = data.into_iter().map(|value| u8::from(value != 0)).collect();
-            Tensor::from_region(dtype, &shape, region(narrowed))
+            Tensor::from_region(dtype, &shape, vec_region(narrowed))
         }
         _ => Err(wrong()),
     }
@@ -146,13 +148,13 @@ pub(super) fn copy_into(
 struct VecRegion<T>(Vec<T>);
 
 impl<T: bytemuck::Pod + Send + Sync> Region for VecRegion<T> {
-    fn location(&self) -> Location {
-        Location::Host
+    fn location(&self) -> MemoryLocation {
+        MemoryLocation::Host
     }
     fn address(&self) -> NonNull<u8> {
         NonNull::from(self.0.as_slice()).cast()
     }
-    fn len(&self) -> usize {
+    fn byte_len(&self) -> usize {
         size_of_val(self.0.as_slice())
     }
     fn bytes(&self) -> Option<&[u8]> {

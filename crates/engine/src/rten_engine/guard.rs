@@ -18,17 +18,18 @@ thread_local! {
 const POOL_THREADS: &str = "rten-";
 
 /// Calls rten; a panic becomes an error about the block or file that `label` names.
-pub(super) fn guarded<T>(label: &str, call: impl FnOnce() -> T) -> Result<T> {
-    keep_quiet();
+pub(super) fn guard_panics<T>(label: &str, call: impl FnOnce() -> T) -> Result<T> {
+    silence_guarded_panics();
     let before = GUARDED.replace(true);
     // What the call was working on is dropped with the error, and never looked at again.
     let result = catch_unwind(AssertUnwindSafe(call));
     GUARDED.set(before);
-    result.map_err(|panic| Error::engine(format!("{label}: rten failed: {}", message(&*panic))))
+    result
+        .map_err(|panic| Error::engine(format!("{label}: rten failed: {}", panic_message(&*panic))))
 }
 
 /// Has panics under guard say nothing; all others are reported as ever.
-fn keep_quiet() {
+fn silence_guarded_panics() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let report = std::panic::take_hook();
@@ -42,7 +43,7 @@ fn keep_quiet() {
     });
 }
 
-fn message(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
         (Some(text), _) => text,
         (_, Some(text)) => text,
@@ -56,8 +57,8 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_an_error_that_names_the_block() {
-        let error = guarded("block abc", || -> u32 { panic!("index {}", 3) }).unwrap_err();
+        let error = guard_panics("block abc", || -> u32 { panic!("index {}", 3) }).unwrap_err();
         assert_eq!(error.to_string(), "block abc: rten failed: index 3");
-        assert_eq!(guarded("block abc", || 7).unwrap(), 7);
+        assert_eq!(guard_panics("block abc", || 7).unwrap(), 7);
     }
 }

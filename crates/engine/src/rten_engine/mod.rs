@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex};
 use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool};
 use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut};
 
-use guard::guarded;
+use guard::guard_panics;
 
-use crate::program::check_run;
-use crate::{Engine, LoadOptions, Program, Session};
+use crate::program::check_run_arguments;
+use crate::{Engine, EngineSession, LoadOptions, Program};
 
 /// The engine that is always there.
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Rten {
         Self::default()
     }
 
-    fn pool(&self, options: &LoadOptions, label: &str) -> Result<Arc<ThreadPool>> {
+    fn thread_pool(&self, options: &LoadOptions, label: &str) -> Result<Arc<ThreadPool>> {
         if options.device != Device::Cpu {
             return Err(Error::unsupported(format!(
                 "{label}: rten runs on the CPU, not on {}",
@@ -55,19 +55,24 @@ impl Engine for Rten {
         "0.27".to_owned()
     }
 
-    fn load(&self, program: &Program, options: &LoadOptions) -> Result<Box<dyn Session>> {
+    fn load_program(
+        &self,
+        program: &Program,
+        options: &LoadOptions,
+    ) -> Result<Box<dyn EngineSession>> {
         let label = program.label();
-        let pool = self.pool(options, &label)?;
+        let pool = self.thread_pool(options, &label)?;
         let block = program.block();
         for port in block.inputs().iter().chain(block.outputs()) {
-            convert::supported(&label, &port.name, port.dtype)?;
+            convert::check_supported(&label, &port.name, port.dtype)?;
         }
         let mut settings = ModelOptions::with_all_ops();
         let mut weights = Vec::with_capacity(program.weights().len());
         for (reference, weight) in block.weights().iter().zip(program.weights()) {
-            let tensor = aligned(&weight.tensor).map_err(|error| error.within(&label))?;
+            let tensor =
+                aligned_weight(&weight.tensor).map_err(|error| error.with_context(&label))?;
             let bytes = tensor.bytes().unwrap_or_default();
-            // SAFETY: rten keeps this slice no longer than the model lives, and `RtenBlock` drops
+            // SAFETY: rten keeps this slice no longer than the model lives, and `RtenSession` drops
             // the model before the weights that own the memory.
             let bytes: &'static [u8] =
                 unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) };
@@ -79,7 +84,7 @@ impl Engine for Rten {
         let ports = |ports: &[tessera_graph::BlockPort]| {
             ports.iter().map(|port| (port.name.clone(), port.dtype)).collect::<Vec<_>>()
         };
-        let session = RtenBlock::new(
+        let session = RtenSession::new(
             model,
             weights,
             label,
@@ -96,14 +101,14 @@ impl Engine for Rten {
         inputs: &[String],
         outputs: &[(String, DType)],
         options: &LoadOptions,
-    ) -> Result<Box<dyn Session>> {
+    ) -> Result<Box<dyn EngineSession>> {
         let label = file.display().to_string();
-        let pool = self.pool(options, &label)?;
+        let pool = self.thread_pool(options, &label)?;
         let settings = ModelOptions::with_all_ops();
         let model = load_model(&label, settings, |settings| settings.load_file(file))?;
         // The dtypes are the caller's to get right: rten does not keep what the file declared.
         let mut session =
-            RtenBlock::new(model, Vec::new(), label, Vec::new(), outputs.to_vec(), pool)?;
+            RtenSession::new(model, Vec::new(), label, Vec::new(), outputs.to_vec(), pool)?;
         session.input_ids = inputs
             .iter()
             .map(|name| node_id(&session.model, &session.label, name))
@@ -114,12 +119,12 @@ impl Engine for Rten {
 }
 
 /// The weight where it is if it is aligned for its elements, as in a repository it is; else a copy.
-fn aligned(weight: &Tensor) -> Result<Tensor> {
+fn aligned_weight(weight: &Tensor) -> Result<Tensor> {
     let bytes = weight.bytes().ok_or_else(|| Error::unsupported("a weight is not on the host"))?;
     if bytes.as_ptr().addr().is_multiple_of(8) {
         return Ok(weight.clone());
     }
-    Tensor::copied(weight.dtype(), weight.shape(), bytes)
+    Tensor::copy_from_bytes(weight.dtype(), weight.shape(), bytes)
 }
 
 /// Loads a model; one whose shapes rten stumbles over is loaded without looking at them.
@@ -128,11 +133,11 @@ fn load_model(
     mut settings: ModelOptions,
     load: impl Fn(&ModelOptions) -> Result<Model, rten::LoadError>,
 ) -> Result<Model> {
-    let loaded = match guarded(label, || load(&settings)) {
+    let loaded = match guard_panics(label, || load(&settings)) {
         Ok(loaded) => loaded,
         Err(_) => {
             settings.shape_inference(rten::ShapeInferenceMode::Off);
-            guarded(label, || load(&settings))?
+            guard_panics(label, || load(&settings))?
         }
     };
     loaded.map_err(|error| load_error(label, &error))
@@ -154,7 +159,7 @@ fn node_id(model: &Model, label: &str, name: &str) -> Result<NodeId> {
 }
 
 /// A loaded block or file.
-struct RtenBlock {
+struct RtenSession {
     // Dropped first: the model refers to the weights.
     model: Model,
     _weights: Vec<Tensor>,
@@ -167,7 +172,7 @@ struct RtenBlock {
     pool: Arc<ThreadPool>,
 }
 
-impl RtenBlock {
+impl RtenSession {
     fn new(
         model: Model,
         weights: Vec<Tensor>,
@@ -194,14 +199,18 @@ impl RtenBlock {
     }
 }
 
-impl Session for RtenBlock {
+impl EngineSession for RtenSession {
     fn computes_in_place(&self) -> bool {
         false
     }
 
-    fn run(&mut self, inputs: &[Tensor], outputs: Vec<Option<TensorMut>>) -> Result<Vec<Tensor>> {
+    fn run_inference(
+        &mut self,
+        inputs: &[Tensor],
+        outputs: Vec<Option<TensorMut>>,
+    ) -> Result<Vec<Tensor>> {
         let given = if self.any_input_dtype { &[] } else { inputs };
-        check_run(&self.label, &self.inputs, given, (outputs.len(), self.outputs.len()))?;
+        check_run_arguments(&self.label, &self.inputs, given, (outputs.len(), self.outputs.len()))?;
         let values = self
             .input_ids
             .iter()
@@ -210,7 +219,7 @@ impl Session for RtenBlock {
             .collect::<Result<Vec<_>>>()?;
         let options = RunOptions::default().with_thread_pool(Some(Arc::clone(&self.pool)));
         let results =
-            guarded(&self.label, || self.model.run(values, &self.output_ids, Some(options)))?
+            guard_panics(&self.label, || self.model.run(values, &self.output_ids, Some(options)))?
                 .map_err(|error| Error::engine(format!("{}: rten: {error}", self.label)))?;
         results
             .into_iter()

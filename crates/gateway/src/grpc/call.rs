@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
+use tessera_dispatch::Refusal;
+use tessera_http::{grpc_code, retry_after_seconds};
 use tessera_tensormq::TraceContext;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
 use crate::protocol::parse_traceparent;
-use crate::service::Refusal;
-use crate::status::{grpc_code, retry_after_seconds};
 
 /// What a client said of a call.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Call {
+pub(super) struct GrpcCall {
     pub(super) timeout: Option<Duration>,
     pub(super) trace: Option<TraceContext>,
 }
 
-impl Call {
+impl GrpcCall {
     pub(super) fn new(metadata: &MetadataMap) -> Self {
         let text = |name: &str| metadata.get(name).and_then(|value| value.to_str().ok());
         Self {
@@ -44,9 +44,9 @@ fn parse_timeout(text: &str) -> Option<Duration> {
 }
 
 /// The status of a call that is refused.
-pub(super) fn status(refusal: impl Into<Refusal>) -> Status {
+pub(super) fn refusal_status(refusal: impl Into<Refusal>) -> Status {
     let Refusal { error, retry_after } = refusal.into();
-    let mut status = Status::new(grpc_code(error.kind()), error.to_string());
+    let mut status = Status::new(Code::from_i32(grpc_code(error.kind())), error.to_string());
     if let Some(wait) = retry_after {
         let seconds = MetadataValue::from(retry_after_seconds(wait));
         status.metadata_mut().insert("retry-after", seconds);
@@ -55,13 +55,13 @@ pub(super) fn status(refusal: impl Into<Refusal>) -> Status {
 }
 
 /// The status of something that is not there to be set.
-pub(super) fn unsupported(what: &str) -> Status {
+pub(super) fn unsupported_status(what: &str) -> Status {
     Status::new(Code::Unimplemented, format!("{what} is not supported"))
 }
 
 #[cfg(test)]
 mod tests {
-    use tessera_core::Error;
+    use tessera_core::{Error, ErrorKind};
 
     use super::*;
 
@@ -84,12 +84,30 @@ mod tests {
     }
 
     #[test]
+    fn every_kind_has_the_code_that_clients_expect() {
+        for (kind, expected) in [
+            (ErrorKind::Usage, Code::InvalidArgument),
+            (ErrorKind::Invalid, Code::InvalidArgument),
+            (ErrorKind::NotFound, Code::NotFound),
+            (ErrorKind::Unsupported, Code::Unimplemented),
+            (ErrorKind::Full, Code::Unavailable),
+            (ErrorKind::Lost, Code::Unavailable),
+            (ErrorKind::TimedOut, Code::DeadlineExceeded),
+            (ErrorKind::Engine, Code::Internal),
+            (ErrorKind::Corrupt, Code::Internal),
+            (ErrorKind::Io, Code::Internal),
+        ] {
+            assert_eq!(refusal_status(Error::new(kind, "wrong")).code(), expected, "{kind:?}");
+        }
+    }
+
+    #[test]
     fn a_refusal_says_when_to_come_back() {
         let retry_after = Some(Duration::from_millis(1500));
-        let refused = status(Refusal { error: Error::full("no room"), retry_after });
+        let refused = refusal_status(Refusal { error: Error::full("no room"), retry_after });
         assert_eq!(refused.code(), Code::Unavailable);
         assert_eq!(refused.message(), "no room");
         assert_eq!(refused.metadata().get("retry-after").unwrap(), "2");
-        assert!(status(Error::full("no room")).metadata().get("retry-after").is_none());
+        assert!(refusal_status(Error::full("no room")).metadata().get("retry-after").is_none());
     }
 }

@@ -6,21 +6,22 @@ use tessera_core::Result;
 
 use super::generated as message;
 use crate::protocol::{
-    PLATFORM, Parameter, Parameters, TensorMetadata, model_config, model_metadata,
+    PLATFORM, ParameterValue, ProtocolParameters, TensorMetadata, model_config, model_metadata,
 };
-use crate::service::{Spent, TaskInfo, TaskStatistics};
+use crate::service::TaskInfo;
 use message::infer_parameter::ParameterChoice;
+use tessera_dispatch::{DurationTotal, TaskStatistics};
 
 /// Parameters as gRPC has them; those without a value are not there.
-pub(super) fn parameters(map: HashMap<String, message::InferParameter>) -> Parameters {
+pub(super) fn read_parameters(map: HashMap<String, message::InferParameter>) -> ProtocolParameters {
     map.into_iter()
         .filter_map(|(name, parameter)| {
             let value = match parameter.parameter_choice? {
-                ParameterChoice::BoolParam(flag) => Parameter::Bool(flag),
-                ParameterChoice::Int64Param(integer) => Parameter::Integer(integer.into()),
-                ParameterChoice::Uint64Param(integer) => Parameter::Integer(integer.into()),
-                ParameterChoice::DoubleParam(number) => Parameter::Float(number),
-                ParameterChoice::StringParam(text) => Parameter::String(text),
+                ParameterChoice::BoolParam(flag) => ParameterValue::Bool(flag),
+                ParameterChoice::Int64Param(integer) => ParameterValue::Integer(integer.into()),
+                ParameterChoice::Uint64Param(integer) => ParameterValue::Integer(integer.into()),
+                ParameterChoice::DoubleParam(number) => ParameterValue::Float(number),
+                ParameterChoice::StringParam(text) => ParameterValue::String(text),
             };
             Some((name, value))
         })
@@ -28,31 +29,36 @@ pub(super) fn parameters(map: HashMap<String, message::InferParameter>) -> Param
 }
 
 /// A parameter of a response.
-pub(super) fn parameter(value: Parameter) -> message::InferParameter {
+pub(super) fn write_parameter(value: ParameterValue) -> message::InferParameter {
     let parameter_choice = match value {
-        Parameter::Bool(flag) => Some(ParameterChoice::BoolParam(flag)),
-        Parameter::Integer(integer) => i64::try_from(integer).ok().map(ParameterChoice::Int64Param),
-        Parameter::Float(number) => Some(ParameterChoice::DoubleParam(number)),
-        Parameter::String(text) => Some(ParameterChoice::StringParam(text)),
-        Parameter::Other => None,
+        ParameterValue::Bool(flag) => Some(ParameterChoice::BoolParam(flag)),
+        ParameterValue::Integer(integer) => {
+            i64::try_from(integer).ok().map(ParameterChoice::Int64Param)
+        }
+        ParameterValue::Float(number) => Some(ParameterChoice::DoubleParam(number)),
+        ParameterValue::String(text) => Some(ParameterChoice::StringParam(text)),
+        ParameterValue::Other => None,
     };
     message::InferParameter { parameter_choice }
 }
 
 /// The metadata of a task.
-pub(super) fn metadata(task: TaskInfo) -> Result<message::ModelMetadataResponse> {
+pub(super) fn metadata_message(task: TaskInfo) -> Result<message::ModelMetadataResponse> {
     let metadata = model_metadata(task)?;
     Ok(message::ModelMetadataResponse {
         name: metadata.name,
         versions: metadata.versions,
         platform: metadata.platform.to_owned(),
-        inputs: tensors(metadata.inputs),
-        outputs: tensors(metadata.outputs),
+        inputs: tensor_metadata(metadata.inputs),
+        outputs: tensor_metadata(metadata.outputs),
     })
 }
 
-fn tensors(told: Vec<TensorMetadata>) -> Vec<message::model_metadata_response::TensorMetadata> {
-    told.into_iter()
+fn tensor_metadata(
+    tensors: Vec<TensorMetadata>,
+) -> Vec<message::model_metadata_response::TensorMetadata> {
+    tensors
+        .into_iter()
         .map(|tensor| message::model_metadata_response::TensorMetadata {
             name: tensor.name,
             datatype: tensor.datatype.to_owned(),
@@ -62,7 +68,7 @@ fn tensors(told: Vec<TensorMetadata>) -> Vec<message::model_metadata_response::T
 }
 
 /// The configuration of a task.
-pub(super) fn config(task: TaskInfo) -> Result<message::ModelConfig> {
+pub(super) fn config_message(task: TaskInfo) -> Result<message::ModelConfig> {
     use message::model_config::SchedulingChoice;
     use message::model_version_policy::{Latest, PolicyChoice};
 
@@ -104,9 +110,12 @@ pub(super) fn config(task: TaskInfo) -> Result<message::ModelConfig> {
 }
 
 /// What a task did.
-pub(super) fn statistics(task: TaskInfo, done: &TaskStatistics) -> message::ModelStatistics {
-    let spent = |spent: Spent| {
-        Some(message::StatisticDuration { count: spent.count, ns: spent.nanoseconds })
+pub(super) fn statistics_message(
+    task: TaskInfo,
+    done: &TaskStatistics,
+) -> message::ModelStatistics {
+    let total = |total: DurationTotal| {
+        Some(message::StatisticDuration { count: total.count, ns: total.nanoseconds })
     };
     message::ModelStatistics {
         name: task.name,
@@ -115,15 +124,15 @@ pub(super) fn statistics(task: TaskInfo, done: &TaskStatistics) -> message::Mode
         inference_count: done.inferences,
         execution_count: done.executions,
         inference_stats: Some(message::InferStatistics {
-            success: spent(done.success),
-            fail: spent(done.fail),
-            queue: spent(done.queue),
-            compute_input: spent(done.compute_input),
-            compute_infer: spent(done.compute_infer),
-            compute_output: spent(done.compute_output),
+            success: total(done.success),
+            fail: total(done.fail),
+            queue: total(done.queue),
+            compute_input: total(done.compute_input),
+            compute_infer: total(done.compute_infer),
+            compute_output: total(done.compute_output),
             // There is no cache; clients read the numbers all the same.
-            cache_hit: spent(Spent::default()),
-            cache_miss: spent(Spent::default()),
+            cache_hit: total(DurationTotal::default()),
+            cache_miss: total(DurationTotal::default()),
         }),
         batch_stats: Vec::new(),
     }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use tonic::codec::CompressionEncoding;
 
 use crate::front_end::{FrontEnd, FrontEndOptions};
-use crate::service::Service;
+use crate::service::InferenceService;
 use generated::grpc_inference_service_server::GrpcInferenceServiceServer;
 pub use service::GrpcFrontEnd;
 
@@ -36,7 +36,7 @@ pub use service::GrpcFrontEnd;
 /// Compressed requests are read; responses are not compressed, since every gRPC client says that
 /// it could read them and tensors hardly shrink.
 pub fn grpc_service(
-    service: Arc<dyn Service>,
+    service: Arc<dyn InferenceService>,
     options: FrontEndOptions,
 ) -> GrpcInferenceServiceServer<GrpcFrontEnd> {
     let largest = options.largest_body;

@@ -7,17 +7,17 @@ use futures_util::{Stream, StreamExt};
 use tessera_core::Error;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::call::{Call, status, unsupported};
+use super::call::{GrpcCall, refusal_status, unsupported_status};
 use super::convert;
 use super::generated as message;
 use super::generated::grpc_inference_service_server::GrpcInferenceService;
-use super::infer::{infer, infer_in_stream};
-use crate::cuda_memory::{CudaOffer, CudaStatus};
+use super::infer::{infer_in_stream, run_inference};
 use crate::front_end::FrontEnd;
 use crate::protocol::{
-    SERVER_NAME, SERVER_VERSION, extensions, index, is_task_ready, statistics as statistics_of,
+    SERVER_NAME, SERVER_VERSION, collect_statistics, is_task_ready, list_repository,
+    protocol_extensions,
 };
-use crate::shared_memory::RegionStatus;
+use crate::regions::{CudaRegionStatus, CudaRegistration, SystemRegionStatus};
 
 /// Requests of one stream that are answered at the same time. Their responses wait for each
 /// other, so that more would only hold memory.
@@ -67,7 +67,7 @@ impl GrpcInferenceService for GrpcFrontEnd {
         Ok(Response::new(message::ServerMetadataResponse {
             name: SERVER_NAME.to_owned(),
             version: SERVER_VERSION.to_owned(),
-            extensions: extensions().into_iter().map(str::to_owned).collect(),
+            extensions: protocol_extensions().into_iter().map(str::to_owned).collect(),
         }))
     }
 
@@ -76,17 +76,17 @@ impl GrpcInferenceService for GrpcFrontEnd {
         request: Request<message::ModelMetadataRequest>,
     ) -> Result<Response<message::ModelMetadataResponse>, Status> {
         let message::ModelMetadataRequest { name, version } = request.into_inner();
-        let task = self.front.service.task(&name, &version).map_err(status)?;
-        Ok(Response::new(convert::metadata(task).map_err(status)?))
+        let task = self.front.service.find_task(&name, &version).map_err(refusal_status)?;
+        Ok(Response::new(convert::metadata_message(task).map_err(refusal_status)?))
     }
 
     async fn model_infer(
         &self,
         request: Request<message::ModelInferRequest>,
     ) -> Result<Response<message::ModelInferResponse>, Status> {
-        let call = Call::new(request.metadata());
-        let answer = infer(&self.front, request.into_inner(), call).await;
-        Ok(Response::new(answer.map_err(status)?))
+        let call = GrpcCall::new(request.metadata());
+        let answer = run_inference(&self.front, request.into_inner(), call).await;
+        Ok(Response::new(answer.map_err(refusal_status)?))
     }
 
     type ModelStreamInferStream =
@@ -97,7 +97,7 @@ impl GrpcInferenceService for GrpcFrontEnd {
         request: Request<Streaming<message::ModelInferRequest>>,
     ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
         // A timeout of the call is one of the stream, and the transport sees to it.
-        let call = Call { timeout: None, ..Call::new(request.metadata()) };
+        let call = GrpcCall { timeout: None, ..GrpcCall::new(request.metadata()) };
         let front = Arc::clone(&self.front);
         let answers = request.into_inner().map(move |asked| {
             let front = Arc::clone(&front);
@@ -115,8 +115,8 @@ impl GrpcInferenceService for GrpcFrontEnd {
         request: Request<message::ModelConfigRequest>,
     ) -> Result<Response<message::ModelConfigResponse>, Status> {
         let message::ModelConfigRequest { name, version } = request.into_inner();
-        let task = self.front.service.task(&name, &version).map_err(status)?;
-        let config = Some(convert::config(task).map_err(status)?);
+        let task = self.front.service.find_task(&name, &version).map_err(refusal_status)?;
+        let config = Some(convert::config_message(task).map_err(refusal_status)?);
         Ok(Response::new(message::ModelConfigResponse { config }))
     }
 
@@ -125,9 +125,10 @@ impl GrpcInferenceService for GrpcFrontEnd {
         request: Request<message::ModelStatisticsRequest>,
     ) -> Result<Response<message::ModelStatisticsResponse>, Status> {
         let message::ModelStatisticsRequest { name, version } = request.into_inner();
-        let done = statistics_of(self.front.service.as_ref(), &name, &version).map_err(status)?;
+        let done = collect_statistics(self.front.service.as_ref(), &name, &version)
+            .map_err(refusal_status)?;
         let model_stats =
-            done.into_iter().map(|(task, done)| convert::statistics(task, &done)).collect();
+            done.into_iter().map(|(task, done)| convert::statistics_message(task, &done)).collect();
         Ok(Response::new(message::ModelStatisticsResponse { model_stats }))
     }
 
@@ -135,7 +136,7 @@ impl GrpcInferenceService for GrpcFrontEnd {
         &self,
         request: Request<message::RepositoryIndexRequest>,
     ) -> Result<Response<message::RepositoryIndexResponse>, Status> {
-        let entries = index(self.front.service.as_ref(), request.into_inner().ready);
+        let entries = list_repository(self.front.service.as_ref(), request.into_inner().ready);
         let models = entries
             .into_iter()
             .map(|entry| message::repository_index_response::ModelIndex {
@@ -155,12 +156,12 @@ impl GrpcInferenceService for GrpcFrontEnd {
         let request = request.into_inner();
         let given = |name: &&String| *name == "config" || name.starts_with("file:");
         if let Some(name) = request.parameters.keys().find(given) {
-            return Err(status(Error::unsupported(format!(
+            return Err(refusal_status(Error::unsupported(format!(
                 "model \"{}\" can't be loaded with \"{name}\": put it into the repository",
                 request.model_name
             ))));
         }
-        self.front.service.load(&request.model_name).await.map_err(status)?;
+        self.front.service.load_task(&request.model_name).await.map_err(refusal_status)?;
         Ok(Response::new(message::RepositoryModelLoadResponse {}))
     }
 
@@ -169,7 +170,7 @@ impl GrpcInferenceService for GrpcFrontEnd {
         request: Request<message::RepositoryModelUnloadRequest>,
     ) -> Result<Response<message::RepositoryModelUnloadResponse>, Status> {
         let name = request.into_inner().model_name;
-        self.front.service.unload(&name).await.map_err(status)?;
+        self.front.service.unload_task(&name).await.map_err(refusal_status)?;
         Ok(Response::new(message::RepositoryModelUnloadResponse {}))
     }
 
@@ -177,14 +178,15 @@ impl GrpcInferenceService for GrpcFrontEnd {
         &self,
         request: Request<message::SystemSharedMemoryStatusRequest>,
     ) -> Result<Response<message::SystemSharedMemoryStatusResponse>, Status> {
-        use message::system_shared_memory_status_response as told;
+        use message::system_shared_memory_status_response::RegionStatus;
 
         let name = request.into_inner().name;
-        let regions = self.front.options.shared_memory.status(&name).map_err(status)?;
+        let regions =
+            self.front.options.shared_memory.system_status(&name).map_err(refusal_status)?;
         let regions = regions
             .into_iter()
-            .map(|RegionStatus { name, key, offset, byte_size }| {
-                (name.clone(), told::RegionStatus { name, key, offset, byte_size })
+            .map(|SystemRegionStatus { name, key, offset, byte_size }| {
+                (name.clone(), RegionStatus { name, key, offset, byte_size })
             })
             .collect();
         Ok(Response::new(message::SystemSharedMemoryStatusResponse { regions }))
@@ -196,8 +198,8 @@ impl GrpcInferenceService for GrpcFrontEnd {
     ) -> Result<Response<message::SystemSharedMemoryRegisterResponse>, Status> {
         let message::SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } =
             request.into_inner();
-        let region = RegionStatus { name, key, offset, byte_size };
-        self.front.options.shared_memory.register(region).map_err(status)?;
+        let region = SystemRegionStatus { name, key, offset, byte_size };
+        self.front.options.shared_memory.register_system(region).map_err(refusal_status)?;
         Ok(Response::new(message::SystemSharedMemoryRegisterResponse {}))
     }
 
@@ -206,7 +208,7 @@ impl GrpcInferenceService for GrpcFrontEnd {
         request: Request<message::SystemSharedMemoryUnregisterRequest>,
     ) -> Result<Response<message::SystemSharedMemoryUnregisterResponse>, Status> {
         let name = request.into_inner().name;
-        self.front.options.shared_memory.unregister(&name);
+        self.front.options.shared_memory.unregister_system(&name);
         Ok(Response::new(message::SystemSharedMemoryUnregisterResponse {}))
     }
 
@@ -214,15 +216,16 @@ impl GrpcInferenceService for GrpcFrontEnd {
         &self,
         request: Request<message::CudaSharedMemoryStatusRequest>,
     ) -> Result<Response<message::CudaSharedMemoryStatusResponse>, Status> {
-        use message::cuda_shared_memory_status_response as told;
+        use message::cuda_shared_memory_status_response::RegionStatus;
 
         let name = request.into_inner().name;
-        let regions = self.front.options.shared_memory.cuda_status(&name).map_err(status)?;
+        let regions =
+            self.front.options.shared_memory.cuda_status(&name).map_err(refusal_status)?;
         let regions = regions
             .into_iter()
-            .map(|CudaStatus { name, device_id, byte_size }| {
+            .map(|CudaRegionStatus { name, device_id, byte_size }| {
                 let device_id = device_id.into();
-                (name.clone(), told::RegionStatus { name, device_id, byte_size })
+                (name.clone(), RegionStatus { name, device_id, byte_size })
             })
             .collect();
         Ok(Response::new(message::CudaSharedMemoryStatusResponse { regions }))
@@ -234,8 +237,14 @@ impl GrpcInferenceService for GrpcFrontEnd {
     ) -> Result<Response<message::CudaSharedMemoryRegisterResponse>, Status> {
         let message::CudaSharedMemoryRegisterRequest { name, raw_handle, device_id, byte_size } =
             request.into_inner();
-        let offer = CudaOffer { name, handle: raw_handle.into(), device_id, byte_size };
-        self.front.register_cuda(offer).await.map_err(status)?;
+        let registration =
+            CudaRegistration { name, handle: raw_handle.into(), device_id, byte_size };
+        self.front
+            .options
+            .shared_memory
+            .register_cuda_blocking(registration)
+            .await
+            .map_err(refusal_status)?;
         Ok(Response::new(message::CudaSharedMemoryRegisterResponse {}))
     }
 
@@ -243,7 +252,9 @@ impl GrpcInferenceService for GrpcFrontEnd {
         &self,
         request: Request<message::CudaSharedMemoryUnregisterRequest>,
     ) -> Result<Response<message::CudaSharedMemoryUnregisterResponse>, Status> {
-        self.front.unregister_cuda(request.into_inner().name).await.map_err(status)?;
+        let name = request.into_inner().name;
+        let regions = &self.front.options.shared_memory;
+        regions.unregister_cuda_blocking(name).await.map_err(refusal_status)?;
         Ok(Response::new(message::CudaSharedMemoryUnregisterResponse {}))
     }
 
@@ -251,13 +262,13 @@ impl GrpcInferenceService for GrpcFrontEnd {
         &self,
         _: Request<message::TraceSettingRequest>,
     ) -> Result<Response<message::TraceSettingResponse>, Status> {
-        Err(unsupported("setting what is traced"))
+        Err(unsupported_status("setting what is traced"))
     }
 
     async fn log_settings(
         &self,
         _: Request<message::LogSettingsRequest>,
     ) -> Result<Response<message::LogSettingsResponse>, Status> {
-        Err(unsupported("setting what is logged"))
+        Err(unsupported_status("setting what is logged"))
     }
 }

@@ -6,36 +6,32 @@ use tessera_core::{DType, Error, Result, Tensor};
 
 use super::generated::InferTensorContents;
 use crate::protocol::{InputHeader, datatype_name};
-use crate::service::Service;
+use crate::service::InferenceService;
 
 /// The tensor of an input with typed contents.
 pub(super) fn typed_input(
-    service: &dyn Service,
+    service: &dyn InferenceService,
     header: &InputHeader,
     contents: &InferTensorContents,
 ) -> Result<Tensor> {
     // Small integers travel in 32 bits.
-    let input = Input { service, header };
+    let input = TypedInput { service, header };
     match header.dtype {
-        DType::Bool => input.fill(&contents.bool_contents, |&v| Some([u8::from(v)])),
-        DType::U8 => {
-            input.fill(&contents.uint_contents, |&v| u8::try_from(v).ok().map(u8::to_le_bytes))
-        }
-        DType::U16 => {
-            input.fill(&contents.uint_contents, |&v| u16::try_from(v).ok().map(u16::to_le_bytes))
-        }
-        DType::U32 => input.fill(&contents.uint_contents, |v| Some(v.to_le_bytes())),
-        DType::U64 => input.fill(&contents.uint64_contents, |v| Some(v.to_le_bytes())),
-        DType::I8 => {
-            input.fill(&contents.int_contents, |&v| i8::try_from(v).ok().map(i8::to_le_bytes))
-        }
-        DType::I16 => {
-            input.fill(&contents.int_contents, |&v| i16::try_from(v).ok().map(i16::to_le_bytes))
-        }
-        DType::I32 => input.fill(&contents.int_contents, |v| Some(v.to_le_bytes())),
-        DType::I64 => input.fill(&contents.int64_contents, |v| Some(v.to_le_bytes())),
-        DType::F32 => input.fill(&contents.fp32_contents, |v| Some(v.to_le_bytes())),
-        DType::F64 => input.fill(&contents.fp64_contents, |v| Some(v.to_le_bytes())),
+        DType::Bool => input.fill_values(&contents.bool_contents, |&v| Some([u8::from(v)])),
+        DType::U8 => input
+            .fill_values(&contents.uint_contents, |&v| u8::try_from(v).ok().map(u8::to_le_bytes)),
+        DType::U16 => input
+            .fill_values(&contents.uint_contents, |&v| u16::try_from(v).ok().map(u16::to_le_bytes)),
+        DType::U32 => input.fill_values(&contents.uint_contents, |v| Some(v.to_le_bytes())),
+        DType::U64 => input.fill_values(&contents.uint64_contents, |v| Some(v.to_le_bytes())),
+        DType::I8 => input
+            .fill_values(&contents.int_contents, |&v| i8::try_from(v).ok().map(i8::to_le_bytes)),
+        DType::I16 => input
+            .fill_values(&contents.int_contents, |&v| i16::try_from(v).ok().map(i16::to_le_bytes)),
+        DType::I32 => input.fill_values(&contents.int_contents, |v| Some(v.to_le_bytes())),
+        DType::I64 => input.fill_values(&contents.int64_contents, |v| Some(v.to_le_bytes())),
+        DType::F32 => input.fill_values(&contents.fp32_contents, |v| Some(v.to_le_bytes())),
+        DType::F64 => input.fill_values(&contents.fp64_contents, |v| Some(v.to_le_bytes())),
         DType::String => {
             input.check_count(contents.bytes_contents.len())?;
             let strings = contents.bytes_contents.iter().map(|bytes| bytes.to_vec()).collect();
@@ -50,20 +46,20 @@ pub(super) fn typed_input(
 }
 
 /// An input that is being filled.
-struct Input<'a> {
-    service: &'a dyn Service,
+struct TypedInput<'a> {
+    service: &'a dyn InferenceService,
     header: &'a InputHeader,
 }
 
-impl Input<'_> {
-    fn fill<T: Display, const N: usize>(
+impl TypedInput<'_> {
+    fn fill_values<T: Display, const N: usize>(
         &self,
         values: &[T],
         write: impl Fn(&T) -> Option<[u8; N]>,
     ) -> Result<Tensor> {
         self.check_count(values.len())?;
         let name = datatype_name(self.header.dtype)?;
-        self.header.filled(self.service, |target| {
+        self.header.fill_tensor(self.service, |target| {
             let (places, _) = target.as_chunks_mut::<N>();
             for (index, (value, place)) in values.iter().zip(places).enumerate() {
                 *place = write(value).ok_or_else(|| {
@@ -77,7 +73,7 @@ impl Input<'_> {
     }
 
     fn check_count(&self, got: usize) -> Result<()> {
-        let needed = self.header.count();
+        let needed = self.header.element_count();
         if got == needed {
             return Ok(());
         }

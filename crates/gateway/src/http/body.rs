@@ -6,12 +6,16 @@ use axum::http::header::CONTENT_ENCODING;
 use axum::http::{HeaderMap, StatusCode};
 use bytes::{Buf, Bytes};
 use http_body_util::BodyExt;
+use tessera_core::Error;
 
-use super::encoding::{Decoder, Encoding};
-use super::failure::{Failure, Outcome};
+use super::encoding::{BodyDecoder, ContentEncoding};
+use super::failure::{HttpFailure, HttpResult};
+
+/// Where the JSON ends and binary tensors begin, in requests and in responses.
+pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
 
 /// Compressed bytes that are decompressed at once: they become 4 MiB at the very most.
-const PIECE: usize = 4096;
+const PIECE_BYTES: usize = 4096;
 
 /// What is read of a failed request before its connection is closed instead.
 const MOST_DISCARDED: u64 = 64 << 20;
@@ -19,7 +23,7 @@ const MOST_DISCARDED: u64 = 64 << 20;
 /// A body that is being read.
 pub(super) struct BodyReader {
     body: Body,
-    decoder: Option<Decoder>,
+    decoder: Option<BodyDecoder>,
     /// What came of the body and was not decompressed yet.
     compressed: Bytes,
     /// What can be taken next.
@@ -34,16 +38,16 @@ pub(super) struct BodyReader {
 
 impl BodyReader {
     /// Starts to read a body; one that says that it is too large is refused at once.
-    pub(super) fn new(body: Body, headers: &HeaderMap, limit: usize) -> Outcome<Self> {
+    pub(super) fn new(body: Body, headers: &HeaderMap, limit: usize) -> HttpResult<Self> {
         let decoder = match headers.get(CONTENT_ENCODING) {
             None => None,
             Some(value) => {
                 let name = value.to_str().unwrap_or_default().trim();
-                match Encoding::from_name(name) {
-                    Some(encoding) => Some(Decoder::new(encoding)),
+                match ContentEncoding::from_name(name) {
+                    Some(encoding) => Some(BodyDecoder::new(encoding)),
                     None if name.is_empty() || name.eq_ignore_ascii_case("identity") => None,
                     None => {
-                        return Err(Failure::new(
+                        return Err(HttpFailure::new(
                             StatusCode::UNSUPPORTED_MEDIA_TYPE,
                             format!(
                                 "Content-Encoding \"{name}\" is unknown, expected gzip or deflate"
@@ -54,7 +58,7 @@ impl BodyReader {
             }
         };
         if body.size_hint().lower() > limit as u64 {
-            return Err(Failure::too_large(limit));
+            return Err(HttpFailure::too_large(limit));
         }
         Ok(Self {
             body,
@@ -69,7 +73,7 @@ impl BodyReader {
     }
 
     /// The bytes that are still to come, where the client said so and they are not compressed.
-    pub(super) fn remaining(&self) -> Option<u64> {
+    pub(super) fn remaining_bytes(&self) -> Option<u64> {
         match self.decoder {
             Some(_) => None,
             None => Some(self.body.size_hint().exact()? + self.chunk.len() as u64),
@@ -77,9 +81,9 @@ impl BodyReader {
     }
 
     /// Fills `target` and says how much of it; less than all where the body ends before.
-    pub(super) async fn fill(&mut self, target: &mut [u8]) -> Outcome<usize> {
+    pub(super) async fn read_into(&mut self, target: &mut [u8]) -> HttpResult<usize> {
         let mut filled = 0;
-        while filled < target.len() && self.ready().await? {
+        while filled < target.len() && self.wait_for_chunk().await? {
             let len = self.chunk.len().min(target.len() - filled);
             self.chunk.copy_to_slice(&mut target[filled..filled + len]);
             filled += len;
@@ -88,10 +92,10 @@ impl BodyReader {
     }
 
     /// The next `len` bytes, or fewer where the body ends before.
-    pub(super) async fn take(&mut self, len: usize) -> Outcome<Vec<u8>> {
+    pub(super) async fn read_bytes(&mut self, len: usize) -> HttpResult<Vec<u8>> {
         // Grows as bytes come: the length is the client's word.
         let mut bytes = Vec::new();
-        while bytes.len() < len && self.ready().await? {
+        while bytes.len() < len && self.wait_for_chunk().await? {
             let part = self.chunk.split_to(self.chunk.len().min(len - bytes.len()));
             bytes.extend_from_slice(&part);
         }
@@ -99,18 +103,18 @@ impl BodyReader {
     }
 
     /// All that is still to come.
-    pub(super) async fn rest(&mut self) -> Outcome<Vec<u8>> {
-        self.take(usize::MAX).await
+    pub(super) async fn read_rest(&mut self) -> HttpResult<Vec<u8>> {
+        self.read_bytes(usize::MAX).await
     }
 
     /// Whether everything has been taken.
-    pub(super) async fn is_done(&mut self) -> Outcome<bool> {
-        Ok(!self.ready().await?)
+    pub(super) async fn is_done(&mut self) -> HttpResult<bool> {
+        Ok(!self.wait_for_chunk().await?)
     }
 
     /// Reads what a request that failed has still to send, and forgets it: many clients read the
     /// answer only once they have sent everything, and see a closed connection otherwise.
-    pub(super) async fn discard(&mut self) {
+    pub(super) async fn discard_rest(&mut self) {
         let most = self.received.saturating_add(MOST_DISCARDED);
         if self.body.size_hint().lower() > MOST_DISCARDED {
             return;
@@ -127,25 +131,25 @@ impl BodyReader {
     }
 
     /// Waits for something to take; `false` at the end of the body.
-    async fn ready(&mut self) -> Outcome<bool> {
+    async fn wait_for_chunk(&mut self) -> HttpResult<bool> {
         while self.chunk.is_empty() {
             if self.ended {
                 return Ok(false);
             }
-            self.chunk = self.next().await?;
+            self.chunk = self.next_chunk().await?;
             self.total = self.total.saturating_add(self.chunk.len());
             if self.total > self.limit {
-                return Err(Failure::too_large(self.limit));
+                return Err(HttpFailure::too_large(self.limit));
             }
         }
         Ok(true)
     }
 
     /// The next bytes, which may be none while there are more to come.
-    async fn next(&mut self) -> Outcome<Bytes> {
+    async fn next_chunk(&mut self) -> HttpResult<Bytes> {
         if let (Some(decoder), false) = (&mut self.decoder, self.compressed.is_empty()) {
-            let piece = self.compressed.split_to(self.compressed.len().min(PIECE));
-            return decoder.decode(&piece).map_err(not_compressed);
+            let piece = self.compressed.split_to(self.compressed.len().min(PIECE_BYTES));
+            return decoder.decode_piece(&piece).map_err(not_compressed);
         }
         match self.body.frame().await {
             Some(Ok(frame)) => {
@@ -158,14 +162,16 @@ impl BodyReader {
                 self.compressed = data;
                 Ok(Bytes::new())
             }
-            Some(Err(error)) => Err(Failure::new(
+            Some(Err(error)) => Err(HttpFailure::new(
                 StatusCode::BAD_REQUEST,
                 format!("the body could not be read: {error}"),
             )),
             None => {
                 self.ended = true;
                 match &mut self.decoder {
-                    Some(decoder) if self.received > 0 => decoder.finish().map_err(not_compressed),
+                    Some(decoder) if self.received > 0 => {
+                        decoder.decode_rest().map_err(not_compressed)
+                    }
                     _ => Ok(Bytes::new()),
                 }
             }
@@ -173,7 +179,21 @@ impl BodyReader {
     }
 }
 
-fn not_compressed(error: std::io::Error) -> Failure {
+/// How long the JSON at the start of a body is, where its client says so.
+pub(super) fn json_length(headers: &HeaderMap) -> HttpResult<Option<usize>> {
+    let Some(value) = headers.get(JSON_LENGTH) else {
+        return Ok(None);
+    };
+    let len = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    len.map(Some).ok_or_else(|| {
+        Error::invalid(format!(
+            "Inference-Header-Content-Length is {value:?}, expected a number of bytes"
+        ))
+        .into()
+    })
+}
+
+fn not_compressed(error: std::io::Error) -> HttpFailure {
     let message = format!("the body is not compressed as its Content-Encoding says: {error}");
-    Failure::new(StatusCode::BAD_REQUEST, message)
+    HttpFailure::new(StatusCode::BAD_REQUEST, message)
 }

@@ -10,12 +10,12 @@ use serde::ser::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use tessera_core::{DType, Error, Result, Tensor};
 
-use crate::protocol::{InputHeader, datatype_name, is_json, writable};
-use crate::service::Service;
+use crate::protocol::{InputHeader, datatype_name, is_json, writable_bytes};
+use crate::service::InferenceService;
 
 /// The tensor of an input whose data is JSON: an array of values, flat or nested.
 pub(super) fn read_json(
-    service: &dyn Service,
+    service: &dyn InferenceService,
     header: &InputHeader,
     data: &RawValue,
 ) -> Result<Tensor> {
@@ -29,19 +29,19 @@ pub(super) fn read_json(
         }
         if header.dtype == DType::String {
             let mut strings = Vec::new();
-            fill(header, data, Target::Strings(&mut strings))?;
+            fill_values(header, data, ValueTarget::Strings(&mut strings))?;
             return Tensor::from_strings(&header.shape, strings);
         }
         // Every value takes a character: a shape with more than that is wrong, and must not make
         // us allocate for it.
-        if header.count() > data.get().len() {
-            fill(header, data, Target::Bytes(&mut []))?;
+        if header.element_count() > data.get().len() {
+            fill_values(header, data, ValueTarget::Bytes(&mut []))?;
         }
-        let mut tensor = header.memory(service)?;
-        fill(header, data, Target::Bytes(writable(&mut tensor)?))?;
+        let mut tensor = header.allocate_tensor(service)?;
+        fill_values(header, data, ValueTarget::Bytes(writable_bytes(&mut tensor)?))?;
         Ok(tensor.freeze())
     };
-    read().map_err(|error| header.blame(error))
+    read().map_err(|error| header.within_input(error))
 }
 
 /// Numbers that JSON has no words for, as strings.
@@ -49,8 +49,8 @@ const NAN: &str = "NaN";
 const INFINITY: &str = "Infinity";
 const NEGATIVE_INFINITY: &str = "-Infinity";
 
-/// The same text with `NaN`, `Infinity` and `-Infinity`, which are no JSON and which clients write all the
-/// same, as strings; `None` where there are none of them.
+/// The same text with `NaN`, `Infinity` and `-Infinity`, which are no JSON and which clients write
+/// all the same, as strings; `None` where there are none of them.
 pub(super) fn quote_non_finite(json: &[u8]) -> Option<Vec<u8>> {
     let words = [NEGATIVE_INFINITY, INFINITY, NAN];
     let mut quoted = Vec::new();
@@ -78,19 +78,19 @@ pub(super) fn quote_non_finite(json: &[u8]) -> Option<Vec<u8>> {
     found.then_some(quoted)
 }
 
-fn fill(header: &InputHeader, data: &RawValue, target: Target<'_>) -> Result<()> {
-    let mut values = Values { dtype: header.dtype, target, count: 0, wrong: None };
+fn fill_values(header: &InputHeader, data: &RawValue, target: ValueTarget<'_>) -> Result<()> {
+    let mut values = JsonValues { dtype: header.dtype, target, count: 0, wrong: None };
     let mut json = serde_json::Deserializer::from_str(data.get());
-    let outcome = Nested(&mut values).deserialize(&mut json);
+    let outcome = NestedValues(&mut values).deserialize(&mut json);
     if let Some(wrong) = values.wrong {
         return Err(Error::invalid(wrong));
     }
     outcome.map_err(|error| Error::invalid(format!("data is not as expected: {error}")))?;
-    if values.count != header.count() {
+    if values.count != header.element_count() {
         return Err(Error::invalid(format!(
             "shape {:?} holds {} values, data has {}",
             header.shape,
-            header.count(),
+            header.element_count(),
             values.count
         )));
     }
@@ -98,79 +98,81 @@ fn fill(header: &InputHeader, data: &RawValue, target: Target<'_>) -> Result<()>
 }
 
 /// Where values go. Those that there is no room for are only counted.
-enum Target<'a> {
+enum ValueTarget<'a> {
     Bytes(&'a mut [u8]),
     Strings(&'a mut Vec<Vec<u8>>),
 }
 
 /// The values that were read so far.
-struct Values<'a> {
+struct JsonValues<'a> {
     dtype: DType,
-    target: Target<'a>,
+    target: ValueTarget<'a>,
     count: usize,
     /// What is wrong with the last one.
     wrong: Option<String>,
 }
 
-impl Values<'_> {
-    fn integer(&mut self, value: i128) -> bool {
+impl JsonValues<'_> {
+    fn write_integer(&mut self, value: i128) -> bool {
         match self.dtype {
-            DType::U8 => self.put(u8::try_from(value).map(u8::to_le_bytes)),
-            DType::U16 => self.put(u16::try_from(value).map(u16::to_le_bytes)),
-            DType::U32 => self.put(u32::try_from(value).map(u32::to_le_bytes)),
-            DType::U64 => self.put(u64::try_from(value).map(u64::to_le_bytes)),
-            DType::I8 => self.put(i8::try_from(value).map(i8::to_le_bytes)),
-            DType::I16 => self.put(i16::try_from(value).map(i16::to_le_bytes)),
-            DType::I32 => self.put(i32::try_from(value).map(i32::to_le_bytes)),
-            DType::I64 => self.put(i64::try_from(value).map(i64::to_le_bytes)),
-            _ => self.float(value as f64),
+            DType::U8 => self.write_element(u8::try_from(value).map(u8::to_le_bytes)),
+            DType::U16 => self.write_element(u16::try_from(value).map(u16::to_le_bytes)),
+            DType::U32 => self.write_element(u32::try_from(value).map(u32::to_le_bytes)),
+            DType::U64 => self.write_element(u64::try_from(value).map(u64::to_le_bytes)),
+            DType::I8 => self.write_element(i8::try_from(value).map(i8::to_le_bytes)),
+            DType::I16 => self.write_element(i16::try_from(value).map(i16::to_le_bytes)),
+            DType::I32 => self.write_element(i32::try_from(value).map(i32::to_le_bytes)),
+            DType::I64 => self.write_element(i64::try_from(value).map(i64::to_le_bytes)),
+            _ => self.write_float(value as f64),
         }
     }
 
-    fn float(&mut self, value: f64) -> bool {
+    fn write_float(&mut self, value: f64) -> bool {
         match self.dtype {
-            DType::F64 => self.put(Ok::<_, ()>(value.to_le_bytes())),
+            DType::F64 => self.write_element(Ok::<_, ()>(value.to_le_bytes())),
             // A number that is finite and becomes infinite is out of range.
             DType::F32 => match value as f32 {
-                narrow if narrow.is_finite() => self.put(Ok::<_, ()>(narrow.to_le_bytes())),
+                narrow if narrow.is_finite() => {
+                    self.write_element(Ok::<_, ()>(narrow.to_le_bytes()))
+                }
                 _ => false,
             },
             _ => false,
         }
     }
 
-    fn boolean(&mut self, value: bool) -> bool {
-        self.dtype == DType::Bool && self.put(Ok::<_, ()>([u8::from(value)]))
+    fn write_boolean(&mut self, value: bool) -> bool {
+        self.dtype == DType::Bool && self.write_element(Ok::<_, ()>([u8::from(value)]))
     }
 
-    fn text(&mut self, value: &str) -> bool {
+    fn write_text(&mut self, value: &str) -> bool {
         let number = match value {
             NAN => Some(f64::NAN),
             INFINITY => Some(f64::INFINITY),
             NEGATIVE_INFINITY => Some(f64::NEG_INFINITY),
             _ => None,
         };
-        if let (Some(number), Target::Bytes(_)) = (number, &self.target) {
+        if let (Some(number), ValueTarget::Bytes(_)) = (number, &self.target) {
             return match self.dtype {
-                DType::F32 => self.put(Ok::<_, ()>((number as f32).to_le_bytes())),
-                DType::F64 => self.put(Ok::<_, ()>(number.to_le_bytes())),
+                DType::F32 => self.write_element(Ok::<_, ()>((number as f32).to_le_bytes())),
+                DType::F64 => self.write_element(Ok::<_, ()>(number.to_le_bytes())),
                 _ => false,
             };
         }
         match &mut self.target {
-            Target::Strings(strings) => {
+            ValueTarget::Strings(strings) => {
                 strings.push(value.as_bytes().to_vec());
                 self.count += 1;
                 true
             }
-            Target::Bytes(_) => false,
+            ValueTarget::Bytes(_) => false,
         }
     }
 
     /// Writes the next element, unless it is out of range.
-    fn put<const N: usize, E>(&mut self, element: Result<[u8; N], E>) -> bool {
+    fn write_element<const N: usize, E>(&mut self, element: Result<[u8; N], E>) -> bool {
         let Ok(element) = element else { return false };
-        if let Target::Bytes(bytes) = &mut self.target {
+        if let ValueTarget::Bytes(bytes) = &mut self.target {
             // Past the end the count alone matters: there will be an error.
             let start = self.count.saturating_mul(N);
             if let Some(place) = bytes.get_mut(start..start.saturating_add(N)) {
@@ -182,7 +184,7 @@ impl Values<'_> {
     }
 
     /// What a value must be.
-    fn expected(&self) -> &'static str {
+    fn expected_value(&self) -> &'static str {
         match self.dtype {
             DType::Bool => "true or false",
             DType::U8 => "an integer from 0 to 255 (UINT8)",
@@ -201,21 +203,24 @@ impl Values<'_> {
 }
 
 /// Reads a value, or an array of them with any nesting: the shape is given apart.
-struct Nested<'v, 'a>(&'v mut Values<'a>);
+struct NestedValues<'v, 'a>(&'v mut JsonValues<'a>);
 
-impl Nested<'_, '_> {
-    fn check<E: serde::de::Error>(self, fits: bool, value: impl Display) -> Result<(), E> {
+impl NestedValues<'_, '_> {
+    fn check_fit<E: serde::de::Error>(self, fits: bool, value: impl Display) -> Result<(), E> {
         if fits {
             return Ok(());
         }
         let Self(values) = self;
-        values.wrong =
-            Some(format!("value {} is {value}, expected {}", values.count, values.expected()));
+        values.wrong = Some(format!(
+            "value {} is {value}, expected {}",
+            values.count,
+            values.expected_value()
+        ));
         Err(E::custom("wrong value"))
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Nested<'_, '_> {
+impl<'de> DeserializeSeed<'de> for NestedValues<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -223,50 +228,50 @@ impl<'de> DeserializeSeed<'de> for Nested<'_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for Nested<'_, '_> {
+impl<'de> Visitor<'de> for NestedValues<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.expected())
+        f.write_str(self.0.expected_value())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<(), A::Error> {
-        while array.next_element_seed(Nested(&mut *self.0))?.is_some() {}
+        while array.next_element_seed(NestedValues(&mut *self.0))?.is_some() {}
         Ok(())
     }
 
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<(), E> {
-        let fits = self.0.integer(i128::from(value));
-        self.check(fits, value)
+        let fits = self.0.write_integer(i128::from(value));
+        self.check_fit(fits, value)
     }
 
     fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<(), E> {
-        let fits = self.0.integer(i128::from(value));
-        self.check(fits, value)
+        let fits = self.0.write_integer(i128::from(value));
+        self.check_fit(fits, value)
     }
 
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<(), E> {
-        let fits = self.0.float(value);
+        let fits = self.0.write_float(value);
         // `{:?}` keeps the ".0" that makes 1.0 no integer.
-        self.check(fits, format_args!("{value:?}"))
+        self.check_fit(fits, format_args!("{value:?}"))
     }
 
     fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<(), E> {
-        let fits = self.0.boolean(value);
-        self.check(fits, value)
+        let fits = self.0.write_boolean(value);
+        self.check_fit(fits, value)
     }
 
     fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<(), E> {
-        let fits = self.0.text(value);
-        self.check(fits, "a string")
+        let fits = self.0.write_text(value);
+        self.check_fit(fits, "a string")
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
-        self.check(false, "null")
+        self.check_fit(false, "null")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<(), A::Error> {
-        self.check(false, "an object")
+        self.check_fit(false, "an object")
     }
 }
 
@@ -301,9 +306,9 @@ impl<'a> JsonData<'a> {
 }
 
 /// A number that may be infinite.
-struct Float<T>(T, fn(T) -> f64);
+struct JsonFloat<T>(T, fn(T) -> f64);
 
-impl<T: Copy + Serialize> Serialize for Float<T> {
+impl<T: Copy + Serialize> Serialize for JsonFloat<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (self.1)(self.0) {
             f64::INFINITY => serializer.serialize_i128(i128::MAX),
@@ -346,23 +351,27 @@ impl Serialize for JsonData<'_> {
         }
         let bytes = self.0.bytes().unwrap_or_default();
         match self.0.dtype() {
-            DType::Bool => each(serializer, bytes, |[byte]: [u8; 1]| byte != 0),
-            DType::U8 => each(serializer, bytes, u8::from_le_bytes),
-            DType::U16 => each(serializer, bytes, u16::from_le_bytes),
-            DType::U32 => each(serializer, bytes, u32::from_le_bytes),
-            DType::U64 => each(serializer, bytes, u64::from_le_bytes),
-            DType::I8 => each(serializer, bytes, i8::from_le_bytes),
-            DType::I16 => each(serializer, bytes, i16::from_le_bytes),
-            DType::I32 => each(serializer, bytes, i32::from_le_bytes),
-            DType::I64 => each(serializer, bytes, i64::from_le_bytes),
-            DType::F32 => each(serializer, bytes, |b| Float(f32::from_le_bytes(b), f64::from)),
-            DType::F64 => each(serializer, bytes, |b| Float(f64::from_le_bytes(b), |value| value)),
+            DType::Bool => serialize_elements(serializer, bytes, |[byte]: [u8; 1]| byte != 0),
+            DType::U8 => serialize_elements(serializer, bytes, u8::from_le_bytes),
+            DType::U16 => serialize_elements(serializer, bytes, u16::from_le_bytes),
+            DType::U32 => serialize_elements(serializer, bytes, u32::from_le_bytes),
+            DType::U64 => serialize_elements(serializer, bytes, u64::from_le_bytes),
+            DType::I8 => serialize_elements(serializer, bytes, i8::from_le_bytes),
+            DType::I16 => serialize_elements(serializer, bytes, i16::from_le_bytes),
+            DType::I32 => serialize_elements(serializer, bytes, i32::from_le_bytes),
+            DType::I64 => serialize_elements(serializer, bytes, i64::from_le_bytes),
+            DType::F32 => serialize_elements(serializer, bytes, |b| {
+                JsonFloat(f32::from_le_bytes(b), f64::from)
+            }),
+            DType::F64 => serialize_elements(serializer, bytes, |b| {
+                JsonFloat(f64::from_le_bytes(b), |value| value)
+            }),
             other => Err(serde::ser::Error::custom(format!("{other} can't be written as JSON"))),
         }
     }
 }
 
-fn each<S: Serializer, T: Serialize, const N: usize>(
+fn serialize_elements<S: Serializer, T: Serialize, const N: usize>(
     serializer: S,
     bytes: &[u8],
     read: impl Fn([u8; N]) -> T,
@@ -378,7 +387,7 @@ mod tests {
         let header = InputHeader::new("x".into(), datatype, shape)?;
         let data: &RawValue = serde_json::from_str(json).unwrap();
         let mut bytes = vec![0; header.byte_len().unwrap()];
-        fill(&header, data, Target::Bytes(&mut bytes)).map(|()| bytes)
+        fill_values(&header, data, ValueTarget::Bytes(&mut bytes)).map(|()| bytes)
     }
 
     #[test]
@@ -430,7 +439,7 @@ mod tests {
         assert_eq!(written(&floats).unwrap(), "[0.1,1.0,null,Infinity]");
         let integers = Tensor::from_i64(&[2], &[i64::MIN, 7]).unwrap();
         assert_eq!(written(&integers).unwrap(), "[-9223372036854775808,7]");
-        let bools = Tensor::copied(DType::Bool, &[2], &[1, 0]).unwrap();
+        let bools = Tensor::copy_from_bytes(DType::Bool, &[2], &[1, 0]).unwrap();
         assert_eq!(written(&bools).unwrap(), "[true,false]");
         let strings = Tensor::from_strings(&[1], vec!["é\"".into()]).unwrap();
         assert_eq!(written(&strings).unwrap(), "[\"é\\\"\"]");
@@ -455,7 +464,7 @@ mod tests {
 
     #[test]
     fn what_json_can_not_hold_is_refused() {
-        let half = Tensor::copied(DType::F16, &[1], &[0, 0]).unwrap();
+        let half = Tensor::copy_from_bytes(DType::F16, &[1], &[0, 0]).unwrap();
         assert!(JsonData::new(&half).is_err());
         let bytes = Tensor::from_strings(&[1], vec![vec![0xff]]).unwrap();
         assert!(JsonData::new(&bytes).is_err());

@@ -10,12 +10,12 @@ use flate2::write::{GzEncoder, MultiGzDecoder, ZlibDecoder, ZlibEncoder};
 
 /// How a body is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub(super) enum ContentEncoding {
     Gzip,
     Deflate,
 }
 
-impl Encoding {
+impl ContentEncoding {
     /// The encoding with this name in a header.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         match name.trim().to_ascii_lowercase().as_str() {
@@ -35,7 +35,7 @@ impl Encoding {
 
     /// What a client wants its response in: of the encodings that we have the one that it likes
     /// best, gzip where it likes both, `None` where it likes its response as it is.
-    pub(super) fn accepted(headers: &HeaderMap) -> Option<Self> {
+    pub(super) fn from_accept_encoding(headers: &HeaderMap) -> Option<Self> {
         let mut best: Option<(Self, f32)> = None;
         for value in headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok())
         {
@@ -56,38 +56,40 @@ impl Encoding {
     }
 
     /// Compresses the parts of a body into one. Fast rather than small: tensors hardly compress.
-    pub(super) fn compress(self, parts: &[Bytes]) -> io::Result<Vec<u8>> {
-        fn all<W: Write>(mut encoder: W, parts: &[Bytes]) -> io::Result<W> {
+    pub(super) fn compress_parts(self, parts: &[Bytes]) -> io::Result<Vec<u8>> {
+        fn write_parts<W: Write>(mut encoder: W, parts: &[Bytes]) -> io::Result<W> {
             for part in parts {
                 encoder.write_all(part)?;
             }
             Ok(encoder)
         }
         match self {
-            Self::Gzip => all(GzEncoder::new(Vec::new(), Compression::fast()), parts)?.finish(),
+            Self::Gzip => {
+                write_parts(GzEncoder::new(Vec::new(), Compression::fast()), parts)?.finish()
+            }
             Self::Deflate => {
-                all(ZlibEncoder::new(Vec::new(), Compression::fast()), parts)?.finish()
+                write_parts(ZlibEncoder::new(Vec::new(), Compression::fast()), parts)?.finish()
             }
         }
     }
 }
 
 /// Decompresses a body piece by piece.
-pub(super) enum Decoder {
+pub(super) enum BodyDecoder {
     Gzip(Box<MultiGzDecoder<Vec<u8>>>),
     Deflate(Box<ZlibDecoder<Vec<u8>>>),
 }
 
-impl Decoder {
-    pub(super) fn new(encoding: Encoding) -> Self {
+impl BodyDecoder {
+    pub(super) fn new(encoding: ContentEncoding) -> Self {
         match encoding {
-            Encoding::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(Vec::new()))),
-            Encoding::Deflate => Self::Deflate(Box::new(ZlibDecoder::new(Vec::new()))),
+            ContentEncoding::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(Vec::new()))),
+            ContentEncoding::Deflate => Self::Deflate(Box::new(ZlibDecoder::new(Vec::new()))),
         }
     }
 
     /// What the next compressed bytes become; some of it may come with a later piece.
-    pub(super) fn decode(&mut self, piece: &[u8]) -> io::Result<Bytes> {
+    pub(super) fn decode_piece(&mut self, piece: &[u8]) -> io::Result<Bytes> {
         let decoded = match self {
             Self::Gzip(decoder) => {
                 decoder.write_all(piece)?;
@@ -102,7 +104,7 @@ impl Decoder {
     }
 
     /// What was still missing when the last piece has come.
-    pub(super) fn finish(&mut self) -> io::Result<Bytes> {
+    pub(super) fn decode_rest(&mut self) -> io::Result<Bytes> {
         let decoded = match self {
             Self::Gzip(decoder) => {
                 decoder.try_finish()?;
@@ -123,43 +125,46 @@ mod tests {
 
     use super::*;
 
-    fn accepted(value: &'static str) -> Option<Encoding> {
+    fn accepted(value: &'static str) -> Option<ContentEncoding> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(value));
-        Encoding::accepted(&headers)
+        ContentEncoding::from_accept_encoding(&headers)
     }
 
     #[test]
     fn the_encoding_that_the_client_likes_best_is_taken() {
-        assert_eq!(accepted("gzip, deflate, br"), Some(Encoding::Gzip));
-        assert_eq!(accepted("deflate, gzip"), Some(Encoding::Gzip));
-        assert_eq!(accepted("deflate"), Some(Encoding::Deflate));
-        assert_eq!(accepted("gzip;q=0.1, deflate;q=0.9"), Some(Encoding::Deflate));
+        assert_eq!(accepted("gzip, deflate, br"), Some(ContentEncoding::Gzip));
+        assert_eq!(accepted("deflate, gzip"), Some(ContentEncoding::Gzip));
+        assert_eq!(accepted("deflate"), Some(ContentEncoding::Deflate));
+        assert_eq!(accepted("gzip;q=0.1, deflate;q=0.9"), Some(ContentEncoding::Deflate));
         assert_eq!(accepted("gzip;q=0, br"), None);
         assert_eq!(accepted("identity"), None);
-        assert_eq!(Encoding::accepted(&HeaderMap::new()), None);
+        assert_eq!(ContentEncoding::from_accept_encoding(&HeaderMap::new()), None);
     }
 
     #[test]
     fn what_was_compressed_comes_back_piece_by_piece() {
         let body: Vec<u8> = (0..100_000u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
-        for encoding in [Encoding::Gzip, Encoding::Deflate] {
+        for encoding in [ContentEncoding::Gzip, ContentEncoding::Deflate] {
             let parts = [Bytes::copy_from_slice(&body[..10]), Bytes::copy_from_slice(&body[10..])];
-            let compressed = encoding.compress(&parts).unwrap();
-            let mut decoder = Decoder::new(encoding);
+            let compressed = encoding.compress_parts(&parts).unwrap();
+            let mut decoder = BodyDecoder::new(encoding);
             let mut decoded = Vec::new();
             for piece in compressed.chunks(1000) {
-                decoded.extend_from_slice(&decoder.decode(piece).unwrap());
+                decoded.extend_from_slice(&decoder.decode_piece(piece).unwrap());
             }
-            decoded.extend_from_slice(&decoder.finish().unwrap());
+            decoded.extend_from_slice(&decoder.decode_rest().unwrap());
             assert!(decoded == body, "{encoding:?}");
         }
     }
 
     #[test]
     fn what_is_not_compressed_is_refused() {
-        for encoding in [Encoding::Gzip, Encoding::Deflate] {
-            assert!(Decoder::new(encoding).decode(b"{\"inputs\": []}").is_err(), "{encoding:?}");
+        for encoding in [ContentEncoding::Gzip, ContentEncoding::Deflate] {
+            assert!(
+                BodyDecoder::new(encoding).decode_piece(b"{\"inputs\": []}").is_err(),
+                "{encoding:?}"
+            );
         }
     }
 }

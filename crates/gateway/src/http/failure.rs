@@ -1,21 +1,16 @@
 //! How an error leaves: a status and a JSON object that says what is wrong.
 
-use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tessera_core::Error;
-
-use crate::service::Refusal;
-use crate::status::{http_status, retry_after_seconds};
-
-/// Media type of JSON; clients compare it letter by letter.
-pub(super) const JSON: &str = "application/json";
+use tessera_dispatch::Refusal;
+use tessera_http::{http_status, json_response, retry_after_seconds};
 
 /// Why a request gets no answer.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct HttpFailure {
     status: StatusCode,
     message: String,
     /// When to try again, in seconds.
@@ -25,9 +20,9 @@ pub(super) struct Failure {
 }
 
 /// A result whose error can be sent.
-pub(super) type Outcome<T> = Result<T, Failure>;
+pub(super) type HttpResult<T> = Result<T, HttpFailure>;
 
-impl Failure {
+impl HttpFailure {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), retry_after: None, id: String::new() }
     }
@@ -44,47 +39,32 @@ impl Failure {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for HttpFailure {
     fn from(error: Error) -> Self {
         Self::new(http_status(error.kind()), error.to_string())
     }
 }
 
-impl From<Refusal> for Failure {
+impl From<Refusal> for HttpFailure {
     fn from(refusal: Refusal) -> Self {
         let retry_after = refusal.retry_after.map(retry_after_seconds);
         Self { retry_after, ..Self::from(refusal.error) }
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for HttpFailure {
     fn into_response(self) -> Response {
         #[derive(Serialize)]
-        struct ErrorBody<'a> {
+        struct ProtocolErrorBody<'a> {
             error: &'a str,
             #[serde(skip_serializing_if = "str::is_empty")]
             id: &'a str,
         }
-        let body = ErrorBody { error: &self.message, id: &self.id };
+        let body = ProtocolErrorBody { error: &self.message, id: &self.id };
         let mut response = json_response(self.status, &body);
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }
-}
-
-/// A response with a JSON body.
-pub(super) fn json_response(status: StatusCode, value: &impl Serialize) -> Response {
-    let (status, body) = match serde_json::to_vec(value) {
-        Ok(body) => (status, body),
-        // None of our types fails to be written; should one, its client is told and not us.
-        Err(error) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("{{\"error\":\"{error}\"}}").into_bytes())
-        }
-    };
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-    response
 }

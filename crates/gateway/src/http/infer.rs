@@ -4,63 +4,62 @@ use axum::extract::{Request as HttpRequest, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use tessera_core::{DType, Error, Tensor};
+use tessera_dispatch::InferenceRequest;
 use tessera_tensormq::TraceContext;
 
 use super::FrontEndState;
-use super::answer::respond;
-use super::body::BodyReader;
+use super::body::{BodyReader, json_length};
 use super::data::{quote_non_finite, read_json};
-use super::encoding::Encoding;
-use super::failure::{Failure, Outcome};
-use super::infer_request::{Content, InferRequest, RequestBody};
+use super::encoding::ContentEncoding;
+use super::failure::{HttpFailure, HttpResult};
+use super::infer_request::{CheckedInferRequest, InferRequestBody, InputContent};
+use super::path_target::PathTarget;
 use super::raw_request::raw_input;
-use super::target::Target;
+use super::response::send_response;
 use crate::front_end::FrontEnd;
 use crate::protocol::{
-    InputHeader, Parameters, answer_parameters, check_wanted, parse_traceparent, pick, writable,
+    InputHeader, ProtocolParameters, check_requested, parse_traceparent, response_parameters,
+    select_outputs, writable_bytes,
 };
-use crate::service::{Request, TaskInfo};
-
-/// Where the JSON ends and binary tensors begin, in requests and in responses.
-pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
+use crate::service::TaskInfo;
 
 /// Answers a request for inference.
-pub(super) async fn infer(
+pub(super) async fn infer_model(
     State(front): FrontEndState,
-    target: Target,
+    target: PathTarget,
     request: HttpRequest,
-) -> Outcome<Response> {
+) -> HttpResult<Response> {
     let (parts, body) = request.into_parts();
     let mut reader = BodyReader::new(body, &parts.headers, front.options.largest_body)?;
-    let outcome = answer(&front, target, &parts.headers, &mut reader).await;
+    let outcome = read_and_infer(&front, target, &parts.headers, &mut reader).await;
     if outcome.is_err() {
-        reader.discard().await;
+        reader.discard_rest().await;
     }
     outcome
 }
 
-async fn answer(
+async fn read_and_infer(
     front: &FrontEnd,
-    target: Target,
+    target: PathTarget,
     headers: &HeaderMap,
     reader: &mut BodyReader,
-) -> Outcome<Response> {
-    let task = front.service.task(&target.name, &target.version)?;
+) -> HttpResult<Response> {
+    let task = front.service.find_task(&target.name, &target.version)?;
     let json_len = json_length(headers)?;
     if json_len == Some(0) {
-        let input = raw_input(front.service.as_ref(), &task, reader.rest().await?)?;
-        let request = InferRequest {
+        let input = raw_input(front.service.as_ref(), &task, reader.read_rest().await?)?;
+        let request = CheckedInferRequest {
             id: String::new(),
-            parameters: Parameters::default(),
+            parameters: ProtocolParameters::default(),
             inputs: Vec::new(),
-            wanted: Vec::new(),
+            requested: Vec::new(),
         };
-        return run(front, headers, &task, target, request, vec![input], true).await;
+        return run_inference(front, headers, &task, target, request, vec![input], true).await;
     }
     let json = match json_len {
-        None => reader.rest().await?,
+        None => reader.read_rest().await?,
         Some(len) => {
-            let json = reader.take(len).await?;
+            let json = reader.read_bytes(len).await?;
             if json.len() < len {
                 return Err(Error::invalid(format!(
                     "Inference-Header-Content-Length is {len}, the body has {} bytes",
@@ -73,40 +72,40 @@ async fn answer(
     };
     // Numbers that are none are rare: looked for only where the JSON can't be read as it is.
     let quoted;
-    let body = match RequestBody::parse(&json, json_len.is_some()) {
+    let body = match InferRequestBody::parse_json(&json, json_len.is_some()) {
         Ok(body) => body,
         Err(error) => match quote_non_finite(&json) {
             Some(text) => {
                 quoted = text;
-                RequestBody::parse(&quoted, json_len.is_some())?
+                InferRequestBody::parse_json(&quoted, json_len.is_some())?
             }
             None => return Err(error.into()),
         },
     };
     let id = body.id().to_owned();
     let checked = async {
-        let mut request = body.check()?;
-        check_wanted(&request.wanted, &task)?;
-        let binary = request.parameters.flag("binary_data_output")?.unwrap_or(false);
+        let mut request = body.into_request()?;
+        check_requested(&request.requested, &task)?;
+        let binary = request.parameters.get_flag("binary_data_output")?.unwrap_or(false);
         let inputs = read_inputs(front, reader, std::mem::take(&mut request.inputs)).await?;
-        run(front, headers, &task, target, request, inputs, binary).await
+        run_inference(front, headers, &task, target, request, inputs, binary).await
     };
-    checked.await.map_err(|failure: Failure| failure.with_id(&id))
+    checked.await.map_err(|failure: HttpFailure| failure.with_id(&id))
 }
 
 /// Reads the tensors of a request: binary ones from the body, in their order.
 async fn read_inputs(
     front: &FrontEnd,
     reader: &mut BodyReader,
-    announced: Vec<(InputHeader, Content<'_>)>,
-) -> Outcome<Vec<(String, Tensor)>> {
+    announced: Vec<(InputHeader, InputContent<'_>)>,
+) -> HttpResult<Vec<(String, Tensor)>> {
     check_length(front, reader, &announced)?;
     let mut inputs = Vec::with_capacity(announced.len());
     for (header, content) in announced {
         let tensor = match content {
-            Content::Json(data) => read_json(front.service.as_ref(), &header, data)?,
-            Content::Binary(len) => read_binary(front, reader, &header, len).await?,
-            Content::Shared(place) => front.read_shared(&header, &place)?,
+            InputContent::Json(data) => read_json(front.service.as_ref(), &header, data)?,
+            InputContent::Binary(len) => read_binary(front, reader, &header, len).await?,
+            InputContent::Shared(range) => front.read_shared(&header, &range)?,
         };
         inputs.push((header.name, tensor));
     }
@@ -120,21 +119,21 @@ async fn read_inputs(
 fn check_length(
     front: &FrontEnd,
     reader: &BodyReader,
-    announced: &[(InputHeader, Content<'_>)],
-) -> Outcome<()> {
+    announced: &[(InputHeader, InputContent<'_>)],
+) -> HttpResult<()> {
     let lens = announced.iter().map(|(_, content)| match content {
-        Content::Binary(len) => *len,
+        InputContent::Binary(len) => *len,
         _ => 0,
     });
     let len = lens.fold(0usize, usize::saturating_add);
-    if let Some(remaining) = reader.remaining().filter(|&remaining| remaining != len as u64) {
+    if let Some(remaining) = reader.remaining_bytes().filter(|&remaining| remaining != len as u64) {
         return Err(Error::invalid(format!(
             "the binary inputs have {len} bytes, the body has {remaining} after its JSON"
         ))
         .into());
     }
     if len > front.options.largest_body {
-        return Err(Failure::too_large(front.options.largest_body));
+        return Err(HttpFailure::too_large(front.options.largest_body));
     }
     Ok(())
 }
@@ -145,20 +144,22 @@ async fn read_binary(
     reader: &mut BodyReader,
     header: &InputHeader,
     len: usize,
-) -> Outcome<Tensor> {
+) -> HttpResult<Tensor> {
     let service = front.service.as_ref();
     let cut = |got: usize| {
-        header.blame(Error::invalid(format!("the body ends after {got} of its {len} bytes")))
+        header.within_input(Error::invalid(format!("the body ends after {got} of its {len} bytes")))
     };
     if header.dtype == DType::String {
-        let bytes = reader.take(len).await?;
+        let bytes = reader.read_bytes(len).await?;
         if bytes.len() < len {
             return Err(cut(bytes.len()).into());
         }
-        return Ok(header.with_bytes(service, &bytes).map_err(|error| header.blame(error))?);
+        return Ok(header
+            .tensor_from_bytes(service, &bytes)
+            .map_err(|error| header.within_input(error))?);
     }
-    let mut tensor = header.memory(service).map_err(|error| header.blame(error))?;
-    let got = reader.fill(writable(&mut tensor)?).await?;
+    let mut tensor = header.allocate_tensor(service).map_err(|error| header.within_input(error))?;
+    let got = reader.read_into(writable_bytes(&mut tensor)?).await?;
     if got < len {
         return Err(cut(got).into());
     }
@@ -166,43 +167,39 @@ async fn read_binary(
 }
 
 /// Has a request answered whose inputs are there.
-async fn run(
+async fn run_inference(
     front: &FrontEnd,
     headers: &HeaderMap,
     task: &TaskInfo,
-    target: Target,
-    request: InferRequest<'_>,
+    target: PathTarget,
+    request: CheckedInferRequest<'_>,
     inputs: Vec<(String, Tensor)>,
     binary: bool,
-) -> Outcome<Response> {
-    let InferRequest { id, parameters, wanted, .. } = request;
-    let asked = Request {
+) -> HttpResult<Response> {
+    let CheckedInferRequest { id, parameters, requested, .. } = request;
+    let asked = InferenceRequest {
         task: target.name,
         version: target.version,
         id: id.clone(),
         inputs,
         timeout: parameters.timeout()?,
-        trace: trace(headers),
+        trace: trace_context(headers),
     };
     let answer = front.service.infer(asked).await?;
-    let told = answer_parameters(&answer);
-    let outputs = pick(answer.outputs, wanted, task)?;
-    respond(front, task, &id, told, &outputs, binary, Encoding::accepted(headers)).await
+    let parameters = response_parameters(&answer);
+    let outputs = select_outputs(answer.outputs, requested, task)?;
+    send_response(
+        front,
+        task,
+        &id,
+        parameters,
+        &outputs,
+        binary,
+        ContentEncoding::from_accept_encoding(headers),
+    )
+    .await
 }
 
-fn json_length(headers: &HeaderMap) -> Outcome<Option<usize>> {
-    let Some(value) = headers.get(JSON_LENGTH) else {
-        return Ok(None);
-    };
-    let len = value.to_str().ok().and_then(|text| text.trim().parse().ok());
-    len.map(Some).ok_or_else(|| {
-        Error::invalid(format!(
-            "Inference-Header-Content-Length is {value:?}, expected a number of bytes"
-        ))
-        .into()
-    })
-}
-
-fn trace(headers: &HeaderMap) -> Option<TraceContext> {
+fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
     parse_traceparent(headers.get("traceparent")?.to_str().ok()?)
 }

@@ -5,21 +5,23 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 use tessera_core::{Error, Result};
 
-use crate::protocol::{InputHeader, Parameter, Parameters, Wanted, check_names};
-use crate::shared_regions::Place;
+use crate::protocol::{
+    InputHeader, ParameterValue, ProtocolParameters, RegionRange, RequestedOutput,
+    check_unique_names,
+};
 
 /// A request as it is written.
 #[derive(Debug, Deserialize)]
-pub(super) struct RequestBody<'a> {
+pub(super) struct InferRequestBody<'a> {
     id: Option<String>,
     parameters: Option<Map<String, Value>>,
     #[serde(borrow)]
-    inputs: Option<Vec<InputBody<'a>>>,
-    outputs: Option<Vec<OutputBody>>,
+    inputs: Option<Vec<RequestInputBody<'a>>>,
+    outputs: Option<Vec<RequestOutputBody>>,
 }
 
 #[derive(Debug, Deserialize)]
-struct InputBody<'a> {
+struct RequestInputBody<'a> {
     name: Option<String>,
     datatype: Option<String>,
     shape: Option<Vec<Number>>,
@@ -30,32 +32,32 @@ struct InputBody<'a> {
 }
 
 #[derive(Debug, Deserialize)]
-struct OutputBody {
+struct RequestOutputBody {
     name: Option<String>,
     parameters: Option<Map<String, Value>>,
 }
 
 /// A request that makes sense, as far as it was read.
-pub(super) struct InferRequest<'a> {
+pub(super) struct CheckedInferRequest<'a> {
     pub(super) id: String,
-    pub(super) parameters: Parameters,
-    pub(super) inputs: Vec<(InputHeader, Content<'a>)>,
-    pub(super) wanted: Vec<Wanted>,
+    pub(super) parameters: ProtocolParameters,
+    pub(super) inputs: Vec<(InputHeader, InputContent<'a>)>,
+    pub(super) requested: Vec<RequestedOutput>,
 }
 
 /// Where the data of an input is.
-pub(super) enum Content<'a> {
+pub(super) enum InputContent<'a> {
     /// In the JSON.
     Json(&'a RawValue),
     /// After the JSON, with as many bytes.
     Binary(usize),
     /// In shared memory.
-    Shared(Place),
+    Shared(RegionRange),
 }
 
-impl<'a> RequestBody<'a> {
+impl<'a> InferRequestBody<'a> {
     /// Reads the JSON. `has_length` says whether the client told where it ends.
-    pub(super) fn parse(json: &'a [u8], has_length: bool) -> Result<Self> {
+    pub(super) fn parse_json(json: &'a [u8], has_length: bool) -> Result<Self> {
         serde_json::from_slice(json).map_err(|error| {
             let hint = if has_length {
                 ""
@@ -72,24 +74,25 @@ impl<'a> RequestBody<'a> {
     }
 
     /// Checks what was read.
-    pub(super) fn check(self) -> Result<InferRequest<'a>> {
-        let parameters = parameters(self.parameters);
+    pub(super) fn into_request(self) -> Result<CheckedInferRequest<'a>> {
+        let parameters = read_parameters(self.parameters);
         parameters.refuse_sequences()?;
         let inputs = self.inputs.ok_or_else(|| Error::invalid("the request has no \"inputs\""))?;
         let inputs: Vec<_> = inputs
             .into_iter()
             .enumerate()
-            .map(|(index, input)| input.check(index))
+            .map(|(index, input)| input.into_input(index))
             .collect::<Result<_>>()?;
-        check_names(inputs.iter().map(|(header, _)| header.name.as_str()))?;
-        let wanted = self.outputs.unwrap_or_default().into_iter().enumerate();
-        let wanted = wanted.map(|(index, output)| output.check(index)).collect::<Result<_>>()?;
-        Ok(InferRequest { id: self.id.unwrap_or_default(), parameters, inputs, wanted })
+        check_unique_names(inputs.iter().map(|(header, _)| header.name.as_str()))?;
+        let requested = self.outputs.unwrap_or_default().into_iter().enumerate();
+        let requested =
+            requested.map(|(index, output)| output.into_output(index)).collect::<Result<_>>()?;
+        Ok(CheckedInferRequest { id: self.id.unwrap_or_default(), parameters, inputs, requested })
     }
 }
 
-impl<'a> InputBody<'a> {
-    fn check(self, index: usize) -> Result<(InputHeader, Content<'a>)> {
+impl<'a> RequestInputBody<'a> {
+    fn into_input(self, index: usize) -> Result<(InputHeader, InputContent<'a>)> {
         let name = self
             .name
             .ok_or_else(|| Error::invalid(format!("input {index} of the request has no name")))?;
@@ -108,36 +111,36 @@ impl<'a> InputBody<'a> {
             })
             .collect::<Result<Vec<i64>>>()?;
         let header = InputHeader::new(name, &datatype, &sizes)?;
-        let content = content(&header, &parameters(self.parameters), self.data)
-            .map_err(|error| header.blame(error))?;
+        let content = locate_content(&header, &read_parameters(self.parameters), self.data)
+            .map_err(|error| header.within_input(error))?;
         Ok((header, content))
     }
 }
 
-impl OutputBody {
-    fn check(self, index: usize) -> Result<Wanted> {
+impl RequestOutputBody {
+    fn into_output(self, index: usize) -> Result<RequestedOutput> {
         let name = self
             .name
             .ok_or_else(|| Error::invalid(format!("output {index} of the request has no name")))?;
-        Wanted::new(name, &parameters(self.parameters))
+        RequestedOutput::new(name, &read_parameters(self.parameters))
     }
 }
 
 /// Where the data of an input is, which must be exactly one place.
-fn content<'a>(
+fn locate_content<'a>(
     header: &InputHeader,
-    parameters: &Parameters,
+    parameters: &ProtocolParameters,
     data: Option<&'a RawValue>,
-) -> Result<Content<'a>> {
-    let binary = parameters.size("binary_data_size")?;
-    match (data, binary, parameters.place()?) {
-        (Some(data), None, None) => Ok(Content::Json(data)),
+) -> Result<InputContent<'a>> {
+    let binary = parameters.get_size("binary_data_size")?;
+    match (data, binary, parameters.region_range()?) {
+        (Some(data), None, None) => Ok(InputContent::Json(data)),
         (None, Some(size), None) => {
             let size = usize::try_from(size).unwrap_or(usize::MAX);
             header.check_bytes(size)?;
-            Ok(Content::Binary(size))
+            Ok(InputContent::Binary(size))
         }
-        (None, None, Some(place)) => Ok(Content::Shared(place)),
+        (None, None, Some(range)) => Ok(InputContent::Shared(range)),
         (None, None, None) => Err(Error::invalid(
             "has no data, expected one of \"data\", \"binary_data_size\" and \
              \"shared_memory_region\"",
@@ -150,20 +153,20 @@ fn content<'a>(
 }
 
 /// Parameters as JSON has them; those that are null are not there.
-pub(super) fn parameters(map: Option<Map<String, Value>>) -> Parameters {
+pub(super) fn read_parameters(map: Option<Map<String, Value>>) -> ProtocolParameters {
     map.unwrap_or_default()
         .into_iter()
         .filter_map(|(name, value)| {
             let parameter = match value {
                 Value::Null => return None,
-                Value::Bool(flag) => Parameter::Bool(flag),
+                Value::Bool(flag) => ParameterValue::Bool(flag),
                 Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-                    (Some(integer), _) => Parameter::Integer(integer.into()),
-                    (None, Some(integer)) => Parameter::Integer(integer.into()),
-                    (None, None) => Parameter::Float(number.as_f64().unwrap_or(f64::NAN)),
+                    (Some(integer), _) => ParameterValue::Integer(integer.into()),
+                    (None, Some(integer)) => ParameterValue::Integer(integer.into()),
+                    (None, None) => ParameterValue::Float(number.as_f64().unwrap_or(f64::NAN)),
                 },
-                Value::String(text) => Parameter::String(text),
-                Value::Array(_) | Value::Object(_) => Parameter::Other,
+                Value::String(text) => ParameterValue::String(text),
+                Value::Array(_) | Value::Object(_) => ParameterValue::Other,
             };
             Some((name, parameter))
         })
@@ -175,7 +178,8 @@ mod tests {
     use super::*;
 
     fn refusal(json: &str) -> String {
-        let checked = RequestBody::parse(json.as_bytes(), false).and_then(RequestBody::check);
+        let checked = InferRequestBody::parse_json(json.as_bytes(), false)
+            .and_then(InferRequestBody::into_request);
         checked.err().unwrap().to_string()
     }
 
@@ -184,10 +188,11 @@ mod tests {
         let json = r#"{"id": null, "parameters": null, "outputs": null, "model_name": "t",
             "inputs": [{"name": "x", "shape": [1], "datatype": "INT8", "data": [1],
                         "parameters": {"binary_data_size": null, "mine": [1]}}]}"#;
-        let request = RequestBody::parse(json.as_bytes(), false).unwrap().check().unwrap();
+        let request =
+            InferRequestBody::parse_json(json.as_bytes(), false).unwrap().into_request().unwrap();
         assert_eq!(request.id, "");
-        assert!(matches!(request.inputs[0].1, Content::Json(_)));
-        assert!(request.wanted.is_empty());
+        assert!(matches!(request.inputs[0].1, InputContent::Json(_)));
+        assert!(request.requested.is_empty());
     }
 
     #[test]

@@ -1,17 +1,16 @@
 //! The Open Inference Protocol v2 over HTTP, with Triton's extensions.
 
-mod answer;
 mod body;
-mod cuda_regions;
 mod data;
 mod encoding;
 mod failure;
 mod infer;
 mod infer_request;
 mod models;
+mod path_target;
 mod raw_request;
 mod regions;
-mod target;
+mod response;
 
 use std::sync::Arc;
 
@@ -20,8 +19,8 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{get, post};
 
 use crate::front_end::{FrontEnd, FrontEndOptions};
-use crate::service::Service;
-use failure::Failure;
+use crate::service::InferenceService;
+use failure::HttpFailure;
 
 /// Who handles a request: the service, its options and the registered regions.
 type FrontEndState = axum::extract::State<Arc<FrontEnd>>;
@@ -29,37 +28,31 @@ type FrontEndState = axum::extract::State<Arc<FrontEnd>>;
 /// The routes of the protocol.
 ///
 /// A handler is dropped when its client goes away, and the request with it.
-pub fn router(service: Arc<dyn Service>, options: FrontEndOptions) -> Router {
+pub fn http_router(service: Arc<dyn InferenceService>, options: FrontEndOptions) -> Router {
     let mut router = Router::new()
         .route("/v2", get(models::server_metadata))
         .route("/v2/", get(models::server_metadata))
         .route("/v2/health/live", get(models::server_live))
         .route("/v2/health/ready", get(models::server_ready))
-        .route("/v2/models/stats", get(models::all_statistics))
+        .route("/v2/models/stats", get(models::get_all_statistics))
         .route("/v2/repository/index", post(models::repository_index))
-        .route("/v2/repository/models/{name}/load", post(models::load))
-        .route("/v2/repository/models/{name}/unload", post(models::unload))
-        .route("/v2/systemsharedmemory/status", get(regions::status))
-        .route("/v2/systemsharedmemory/region/{name}/status", get(regions::status))
-        .route("/v2/systemsharedmemory/region/{name}/register", post(regions::register))
-        .route("/v2/systemsharedmemory/region/{name}/unregister", post(regions::unregister))
-        .route("/v2/systemsharedmemory/unregister", post(regions::unregister))
-        .route("/v2/cudasharedmemory/status", get(cuda_regions::status))
-        .route("/v2/cudasharedmemory/region/{name}/status", get(cuda_regions::status))
-        .route("/v2/cudasharedmemory/region/{name}/register", post(cuda_regions::register))
-        .route("/v2/cudasharedmemory/region/{name}/unregister", post(cuda_regions::unregister))
-        .route("/v2/cudasharedmemory/unregister", post(cuda_regions::unregister))
-        .route("/v2/logging", get(unsupported).post(unsupported))
-        .route("/v2/trace/setting", get(unsupported).post(unsupported));
+        .route("/v2/repository/models/{name}/load", post(models::load_model))
+        .route("/v2/repository/models/{name}/unload", post(models::unload_model))
+        .merge(regions::region_routes())
+        .route("/v2/logging", get(unsupported_route).post(unsupported_route))
+        .route("/v2/trace/setting", get(unsupported_route).post(unsupported_route));
     // Everything about a task can be asked of it or of one of its versions.
     for task in ["/v2/models/{name}", "/v2/models/{name}/versions/{version}"] {
         router = router
-            .route(task, get(models::metadata))
-            .route(&format!("{task}/ready"), get(models::ready))
-            .route(&format!("{task}/config"), get(models::config))
-            .route(&format!("{task}/stats"), get(models::statistics))
-            .route(&format!("{task}/infer"), post(infer::infer))
-            .route(&format!("{task}/trace/setting"), get(unsupported).post(unsupported));
+            .route(task, get(models::get_metadata))
+            .route(&format!("{task}/ready"), get(models::get_ready))
+            .route(&format!("{task}/config"), get(models::get_config))
+            .route(&format!("{task}/stats"), get(models::get_statistics))
+            .route(&format!("{task}/infer"), post(infer::infer_model))
+            .route(
+                &format!("{task}/trace/setting"),
+                get(unsupported_route).post(unsupported_route),
+            );
     }
     router
         .fallback(unknown_route)
@@ -67,16 +60,16 @@ pub fn router(service: Arc<dyn Service>, options: FrontEndOptions) -> Router {
         .with_state(FrontEnd::new(service, options))
 }
 
-async fn unknown_route(uri: Uri) -> Failure {
-    Failure::new(StatusCode::NOT_FOUND, format!("there is nothing at {}", uri.path()))
+async fn unknown_route(uri: Uri) -> HttpFailure {
+    HttpFailure::new(StatusCode::NOT_FOUND, format!("there is nothing at {}", uri.path()))
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> Failure {
+async fn wrong_method(method: Method, uri: Uri) -> HttpFailure {
     let message = format!("{} does not take {method}", uri.path());
-    Failure::new(StatusCode::METHOD_NOT_ALLOWED, message)
+    HttpFailure::new(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
-async fn unsupported(uri: Uri) -> Failure {
+async fn unsupported_route(uri: Uri) -> HttpFailure {
     let message = format!("{} is not supported: set it where the server is started", uri.path());
-    Failure::new(StatusCode::NOT_IMPLEMENTED, message)
+    HttpFailure::new(StatusCode::NOT_IMPLEMENTED, message)
 }

@@ -8,21 +8,22 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tessera_core::Error;
+use tessera_dispatch::{DurationTotal, TaskStatistics};
+use tessera_http::json_response;
 
 use super::FrontEndState;
 use super::body::BodyReader;
-use super::failure::{Outcome, json_response};
-use super::target::Target;
+use super::failure::HttpResult;
+use super::path_target::PathTarget;
 use crate::front_end::FrontEnd;
 use crate::protocol::{
-    ModelConfig, PLATFORM, SERVER_NAME, SERVER_VERSION, extensions, index, is_task_ready,
-    model_config, model_metadata, statistics as statistics_of,
+    ModelConfig, PLATFORM, SERVER_NAME, SERVER_VERSION, collect_statistics, is_task_ready,
+    list_repository, model_config, model_metadata, protocol_extensions,
 };
-use crate::service::{Spent, TaskInfo, TaskStatistics};
+use crate::service::TaskInfo;
 
 pub(super) async fn server_metadata() -> Response {
-    let metadata =
-        json!({"name": SERVER_NAME, "version": SERVER_VERSION, "extensions": extensions()});
+    let metadata = json!({"name": SERVER_NAME, "version": SERVER_VERSION, "extensions": protocol_extensions()});
     json_response(StatusCode::OK, &metadata)
 }
 
@@ -32,30 +33,39 @@ pub(super) async fn server_live() -> Response {
 
 pub(super) async fn server_ready(State(front): FrontEndState) -> Response {
     let ready = front.service.is_ready();
-    json_response(readiness(ready), &json!({"ready": ready}))
+    json_response(readiness_status(ready), &json!({"ready": ready}))
 }
 
-pub(super) async fn ready(State(front): FrontEndState, target: Target) -> Response {
+pub(super) async fn get_ready(State(front): FrontEndState, target: PathTarget) -> Response {
     let ready = is_task_ready(front.service.as_ref(), &target.name, &target.version);
-    json_response(readiness(ready), &json!({"name": target.name, "ready": ready}))
+    json_response(readiness_status(ready), &json!({"name": target.name, "ready": ready}))
 }
 
-pub(super) async fn metadata(State(front): FrontEndState, target: Target) -> Outcome<Response> {
-    let task = front.service.task(&target.name, &target.version)?;
+pub(super) async fn get_metadata(
+    State(front): FrontEndState,
+    target: PathTarget,
+) -> HttpResult<Response> {
+    let task = front.service.find_task(&target.name, &target.version)?;
     Ok(json_response(StatusCode::OK, &model_metadata(task)?))
 }
 
-pub(super) async fn config(State(front): FrontEndState, target: Target) -> Outcome<Response> {
-    let task = front.service.task(&target.name, &target.version)?;
+pub(super) async fn get_config(
+    State(front): FrontEndState,
+    target: PathTarget,
+) -> HttpResult<Response> {
+    let task = front.service.find_task(&target.name, &target.version)?;
     Ok(json_response(StatusCode::OK, &config_json(&model_config(task)?)))
 }
 
-pub(super) async fn statistics(State(front): FrontEndState, target: Target) -> Outcome<Response> {
-    tell_statistics(&front, &target.name, &target.version)
+pub(super) async fn get_statistics(
+    State(front): FrontEndState,
+    target: PathTarget,
+) -> HttpResult<Response> {
+    statistics_response(&front, &target.name, &target.version)
 }
 
-pub(super) async fn all_statistics(State(front): FrontEndState) -> Outcome<Response> {
-    tell_statistics(&front, "", "")
+pub(super) async fn get_all_statistics(State(front): FrontEndState) -> HttpResult<Response> {
+    statistics_response(&front, "", "")
 }
 
 /// What a client may restrict the index to.
@@ -67,9 +77,9 @@ struct IndexBody {
 pub(super) async fn repository_index(
     State(front): FrontEndState,
     request: Request,
-) -> Outcome<Response> {
+) -> HttpResult<Response> {
     let body: IndexBody = read_body(&front, request).await?;
-    let index = index(front.service.as_ref(), body.ready.unwrap_or(false));
+    let index = list_repository(front.service.as_ref(), body.ready.unwrap_or(false));
     Ok(json_response(StatusCode::OK, &index))
 }
 
@@ -79,11 +89,11 @@ struct RepositoryBody {
     parameters: Option<Map<String, Value>>,
 }
 
-pub(super) async fn load(
+pub(super) async fn load_model(
     State(front): FrontEndState,
-    target: Target,
+    target: PathTarget,
     request: Request,
-) -> Outcome<Response> {
+) -> HttpResult<Response> {
     let body: RepositoryBody = read_body(&front, request).await?;
     let names = body.parameters.unwrap_or_default();
     if let Some(name) = names.keys().find(|name| *name == "config" || name.starts_with("file:")) {
@@ -93,18 +103,18 @@ pub(super) async fn load(
         ))
         .into());
     }
-    front.service.load(&target.name).await?;
+    front.service.load_task(&target.name).await?;
     Ok(Response::new(Body::empty()))
 }
 
-pub(super) async fn unload(
+pub(super) async fn unload_model(
     State(front): FrontEndState,
-    target: Target,
+    target: PathTarget,
     request: Request,
-) -> Outcome<Response> {
+) -> HttpResult<Response> {
     // Nothing depends on a task, so that "unload_dependents" changes nothing.
     let RepositoryBody { .. } = read_body(&front, request).await?;
-    front.service.unload(&target.name).await?;
+    front.service.unload_task(&target.name).await?;
     Ok(Response::new(Body::empty()))
 }
 
@@ -112,10 +122,10 @@ pub(super) async fn unload(
 pub(super) async fn read_body<T: DeserializeOwned + Default>(
     front: &FrontEnd,
     request: Request,
-) -> Outcome<T> {
+) -> HttpResult<T> {
     let (parts, body) = request.into_parts();
     let mut reader = BodyReader::new(body, &parts.headers, front.options.largest_body)?;
-    let bytes = reader.rest().await?;
+    let bytes = reader.read_rest().await?;
     if bytes.trim_ascii().is_empty() {
         return Ok(T::default());
     }
@@ -124,19 +134,19 @@ pub(super) async fn read_body<T: DeserializeOwned + Default>(
     })?)
 }
 
-fn readiness(ready: bool) -> StatusCode {
+fn readiness_status(ready: bool) -> StatusCode {
     if ready { StatusCode::OK } else { StatusCode::BAD_REQUEST }
 }
 
-fn tell_statistics(front: &FrontEnd, name: &str, version: &str) -> Outcome<Response> {
-    let statistics = statistics_of(front.service.as_ref(), name, version)?;
+fn statistics_response(front: &FrontEnd, name: &str, version: &str) -> HttpResult<Response> {
+    let statistics = collect_statistics(front.service.as_ref(), name, version)?;
     let statistics: Vec<Value> =
         statistics.iter().map(|(task, done)| statistics_json(task, done)).collect();
     Ok(json_response(StatusCode::OK, &json!({"model_stats": statistics})))
 }
 
 fn statistics_json(task: &TaskInfo, done: &TaskStatistics) -> Value {
-    let spent = |spent: Spent| json!({"count": spent.count, "ns": spent.nanoseconds});
+    let total = |total: DurationTotal| json!({"count": total.count, "ns": total.nanoseconds});
     json!({
         "name": task.name,
         "version": task.version,
@@ -144,15 +154,15 @@ fn statistics_json(task: &TaskInfo, done: &TaskStatistics) -> Value {
         "inference_count": done.inferences,
         "execution_count": done.executions,
         "inference_stats": {
-            "success": spent(done.success),
-            "fail": spent(done.fail),
-            "queue": spent(done.queue),
-            "compute_input": spent(done.compute_input),
-            "compute_infer": spent(done.compute_infer),
-            "compute_output": spent(done.compute_output),
+            "success": total(done.success),
+            "fail": total(done.fail),
+            "queue": total(done.queue),
+            "compute_input": total(done.compute_input),
+            "compute_infer": total(done.compute_infer),
+            "compute_output": total(done.compute_output),
             // There is no cache; clients read the numbers all the same.
-            "cache_hit": spent(Spent::default()),
-            "cache_miss": spent(Spent::default()),
+            "cache_hit": total(DurationTotal::default()),
+            "cache_miss": total(DurationTotal::default()),
         },
         "response_stats": {},
         "batch_stats": [],
@@ -191,7 +201,7 @@ fn config_json(config: &ModelConfig) -> Value {
             })
         })
         .collect();
-    let mut told = json!({
+    let mut json = json!({
         "name": config.name,
         "platform": PLATFORM,
         "backend": PLATFORM,
@@ -211,7 +221,7 @@ fn config_json(config: &ModelConfig) -> Value {
         "model_transaction_policy": {"decoupled": false},
     });
     // Whether the key is there is what clients look at.
-    if let (Some((rows, delay)), Some(fields)) = (config.batching, told.as_object_mut()) {
+    if let (Some((rows, delay)), Some(fields)) = (config.batching, json.as_object_mut()) {
         fields.insert(
             "dynamic_batching".into(),
             json!({
@@ -224,5 +234,5 @@ fn config_json(config: &ModelConfig) -> Value {
             }),
         );
     }
-    told
+    json
 }

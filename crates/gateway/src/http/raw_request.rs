@@ -3,14 +3,14 @@
 use tessera_core::{DType, Error, Result, Tensor};
 
 use crate::protocol::InputHeader;
-use crate::service::{Service, TaskInfo};
+use crate::service::{InferenceService, TaskInfo};
 
 /// The one input of a task with the body as its data.
 ///
 /// A batch has one row, and one further dimension may be open: it follows from the length. The
 /// body of a string input is one string, without a length before it.
 pub(super) fn raw_input(
-    service: &dyn Service,
+    service: &dyn InferenceService,
     task: &TaskInfo,
     body: Vec<u8>,
 ) -> Result<(String, Tensor)> {
@@ -23,7 +23,7 @@ pub(super) fn raw_input(
     };
     let dtype = port.tensor_type.dtype;
     let mut sizes: Vec<Option<usize>> = match &port.tensor_type.dims {
-        Some(dims) => dims.iter().map(|dim| dim.fixed()).collect(),
+        Some(dims) => dims.iter().map(|dim| dim.fixed_size()).collect(),
         None => vec![None],
     };
     if let (true, Some(first)) = (task.max_batch_size > 0, sizes.first_mut()) {
@@ -39,7 +39,7 @@ pub(super) fn raw_input(
     };
     let fixed = sizes.iter().flatten().try_fold(1usize, |all, &size| all.checked_mul(size));
     let open = sizes.iter().filter(|size| size.is_none()).count();
-    let elements = match dtype.bits() {
+    let elements = match dtype.bits_per_element() {
         Some(bits) => body.len() * 8 / bits,
         None => 1,
     };
@@ -53,7 +53,7 @@ pub(super) fn raw_input(
     let tensor = if dtype == DType::String {
         Tensor::from_strings(&header.shape, vec![body])
     } else {
-        header.with_bytes(service, &body)
+        header.tensor_from_bytes(service, &body)
     };
-    Ok((header.name.clone(), tensor.map_err(|error| header.blame(error))?))
+    Ok((header.name.clone(), tensor.map_err(|error| header.within_input(error))?))
 }

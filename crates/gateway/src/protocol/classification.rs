@@ -5,7 +5,7 @@ use tessera_core::{DType, Error, Result, Tensor};
 /// The `count` largest values of each row as strings `value:index`, largest first.
 ///
 /// `batched` says whether the first dimension counts rows; otherwise the tensor is one row.
-pub(crate) fn classify(tensor: &Tensor, count: usize, batched: bool) -> Result<Tensor> {
+pub(crate) fn classify_rows(tensor: &Tensor, count: usize, batched: bool) -> Result<Tensor> {
     let values = tensor.to_f64().filter(|_| tensor.dtype() != DType::Bool).ok_or_else(|| {
         Error::invalid(format!("{tensor:?} can't be classified: it holds no numbers"))
     })?;
@@ -18,8 +18,10 @@ pub(crate) fn classify(tensor: &Tensor, count: usize, batched: bool) -> Result<T
     let mut strings = Vec::with_capacity(count * rows.unwrap_or(1));
     if width > 0 {
         for row in values.chunks(width) {
-            strings
-                .extend(largest(row, count).map(|index| text(tensor.dtype(), row[index], index)));
+            strings.extend(
+                largest_indices(row, count)
+                    .map(|index| class_text(tensor.dtype(), row[index], index)),
+            );
         }
     }
     let shape: Vec<usize> = rows.into_iter().chain([count]).collect();
@@ -27,7 +29,7 @@ pub(crate) fn classify(tensor: &Tensor, count: usize, batched: bool) -> Result<T
 }
 
 /// Where the `count` largest values are, largest first and of equal ones the first first.
-fn largest(row: &[f64], count: usize) -> impl Iterator<Item = usize> + use<> {
+fn largest_indices(row: &[f64], count: usize) -> impl Iterator<Item = usize> + use<> {
     let mut order: Vec<usize> = (0..row.len()).collect();
     // What is not a number goes last, whatever its sign.
     let key = |index: usize| if row[index].is_nan() { f64::NEG_INFINITY } else { row[index] };
@@ -36,7 +38,7 @@ fn largest(row: &[f64], count: usize) -> impl Iterator<Item = usize> + use<> {
 }
 
 /// A value and its index, as Triton writes them: floats with six decimals.
-fn text(dtype: DType, value: f64, index: usize) -> Vec<u8> {
+fn class_text(dtype: DType, value: f64, index: usize) -> Vec<u8> {
     if dtype.is_float() {
         format!("{value:.6}:{index}").into_bytes()
     } else {
@@ -56,7 +58,7 @@ mod tests {
     #[test]
     fn each_row_of_a_batch_is_classified() {
         let scores = Tensor::from_f32(&[2, 3], &[0.1, 0.7, 0.2, 5.0, f32::NAN, 5.0]).unwrap();
-        let classes = classify(&scores, 2, true).unwrap();
+        let classes = classify_rows(&scores, 2, true).unwrap();
         assert_eq!(classes.shape(), [2, 2]);
         assert_eq!(texts(&classes), ["0.700000:1", "0.200000:2", "5.000000:0", "5.000000:2"]);
     }
@@ -64,7 +66,7 @@ mod tests {
     #[test]
     fn without_a_batch_the_tensor_is_one_row_and_the_count_is_limited() {
         let scores = Tensor::from_i64(&[2, 2], &[-3, 4, 9, 0]).unwrap();
-        let classes = classify(&scores, 10, false).unwrap();
+        let classes = classify_rows(&scores, 10, false).unwrap();
         assert_eq!(classes.shape(), [4]);
         assert_eq!(texts(&classes), ["9:2", "4:1", "0:3", "-3:0"]);
     }
@@ -72,8 +74,8 @@ mod tests {
     #[test]
     fn nothing_and_strings_are_no_panic() {
         let empty = Tensor::from_f32(&[0, 3], &[]).unwrap();
-        assert_eq!(classify(&empty, 1, true).unwrap().count(), 0);
+        assert_eq!(classify_rows(&empty, 1, true).unwrap().element_count(), 0);
         let strings = Tensor::from_strings(&[1], vec![b"a".to_vec()]).unwrap();
-        assert!(classify(&strings, 1, true).is_err());
+        assert!(classify_rows(&strings, 1, true).is_err());
     }
 }

@@ -3,7 +3,7 @@
 use tessera_core::{DType, Error, Result};
 
 /// dtype, name of the protocol, number and name in a model's configuration.
-const TABLE: &[(DType, &str, i32, &str)] = &[
+const DATATYPES: &[(DType, &str, i32, &str)] = &[
     (DType::Bool, "BOOL", 1, "TYPE_BOOL"),
     (DType::U8, "UINT8", 2, "TYPE_UINT8"),
     (DType::U16, "UINT16", 3, "TYPE_UINT16"),
@@ -22,24 +22,29 @@ const TABLE: &[(DType, &str, i32, &str)] = &[
 
 /// The protocol's name of a dtype; `Unsupported` for one that it has no name for.
 pub(crate) fn datatype_name(dtype: DType) -> Result<&'static str> {
-    row(dtype).map(|row| row.1)
+    datatype_row(dtype).map(|row| row.1)
 }
 
 /// Number and name of a dtype in a model's configuration.
 pub(crate) fn config_datatype(dtype: DType) -> Result<(i32, &'static str)> {
-    row(dtype).map(|row| (row.2, row.3))
+    datatype_row(dtype).map(|row| (row.2, row.3))
 }
 
 /// The dtype with this name in the protocol.
 pub(crate) fn parse_datatype(name: &str) -> Result<DType> {
-    TABLE.iter().find(|row| row.1 == name).map(|row| row.0).ok_or_else(|| {
-        let names: Vec<&str> = TABLE.iter().map(|row| row.1).collect();
+    DATATYPES.iter().find(|row| row.1 == name).map(|row| row.0).ok_or_else(|| {
+        let names: Vec<&str> = DATATYPES.iter().map(|row| row.1).collect();
         Error::invalid(format!("unknown datatype \"{name}\", expected one of {}", names.join(", ")))
     })
 }
 
-fn row(dtype: DType) -> Result<&'static (DType, &'static str, i32, &'static str)> {
-    TABLE.iter().find(|row| row.0 == dtype).ok_or_else(|| {
+/// Whether elements of this dtype can be sent as JSON, which has no half-precision numbers.
+pub(crate) fn is_json(dtype: DType) -> bool {
+    !matches!(dtype, DType::F16 | DType::BF16)
+}
+
+fn datatype_row(dtype: DType) -> Result<&'static (DType, &'static str, i32, &'static str)> {
+    DATATYPES.iter().find(|row| row.0 == dtype).ok_or_else(|| {
         Error::unsupported(format!("the Open Inference Protocol has no datatype for {dtype}"))
     })
 }
@@ -52,7 +57,7 @@ mod tests {
 
     #[test]
     fn every_name_has_a_dtype_and_back() {
-        for row in TABLE {
+        for row in DATATYPES {
             assert_eq!(parse_datatype(row.1).unwrap(), row.0);
             assert_eq!(datatype_name(row.0).unwrap(), row.1);
         }

@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 use tessera_core::{Dim, Result};
-use tessera_graph::Port;
+use tessera_graph::TensorPort;
 
 use super::datatype::{config_datatype, datatype_name};
-use crate::service::{Service, TaskInfo, TaskState, TaskStatistics};
+use crate::service::{InferenceService, TaskInfo, TaskState};
+use tessera_dispatch::TaskStatistics;
 
 /// The server's name.
 pub(crate) const SERVER_NAME: &str = "tessera";
@@ -13,7 +14,8 @@ pub(crate) const SERVER_NAME: &str = "tessera";
 pub(crate) const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What runs a task: platform and back end of its configuration.
 pub(crate) const PLATFORM: &str = "tessera";
-/// The extensions of the protocol that are there on any machine, by the names that clients look for.
+/// The extensions of the protocol that are there on any machine, by the names that clients look
+/// for.
 const EXTENSIONS: &[&str] = &[
     "classification",
     "model_repository",
@@ -25,9 +27,9 @@ const EXTENSIONS: &[&str] = &[
 ];
 
 /// The extensions of the protocol that are there, by the names that clients look for.
-pub(crate) fn extensions() -> Vec<&'static str> {
+pub(crate) fn protocol_extensions() -> Vec<&'static str> {
     // Looked for once: the driver is opened by the first who asks.
-    let on_gpu = tessera_cuda::is_there().then_some("cuda_shared_memory");
+    let on_gpu = tessera_cuda::is_cuda_available().then_some("cuda_shared_memory");
     EXTENSIONS.iter().copied().chain(on_gpu).collect()
 }
 
@@ -85,13 +87,14 @@ pub(crate) struct IndexEntry {
 /// The metadata of a task.
 pub(crate) fn model_metadata(task: TaskInfo) -> Result<ModelMetadata> {
     let batched = task.max_batch_size > 0;
-    let tensors = |kind: &str, ports: &[Port]| -> Result<Vec<TensorMetadata>> {
+    let tensors = |kind: &str, ports: &[TensorPort]| -> Result<Vec<TensorMetadata>> {
         ports
             .iter()
             .map(|port| {
-                let datatype = datatype_name(port.tensor_type.dtype)
-                    .map_err(|error| error.within(format_args!("{kind} \"{}\"", port.name)))?;
-                let mut shape = sizes(port, batched);
+                let datatype = datatype_name(port.tensor_type.dtype).map_err(|error| {
+                    error.with_context(format_args!("{kind} \"{}\"", port.name))
+                })?;
+                let mut shape = dimension_sizes(port, batched);
                 if let (true, Some(first)) = (batched, shape.first_mut()) {
                     *first = -1;
                 }
@@ -111,13 +114,15 @@ pub(crate) fn model_metadata(task: TaskInfo) -> Result<ModelMetadata> {
 /// The configuration of a task.
 pub(crate) fn model_config(task: TaskInfo) -> Result<ModelConfig> {
     let batched = task.max_batch_size > 0;
-    let tensors = |kind: &str, ports: &[Port]| -> Result<Vec<ConfigTensor>> {
+    let tensors = |kind: &str, ports: &[TensorPort]| -> Result<Vec<ConfigTensor>> {
         ports
             .iter()
             .map(|port| {
-                let data_type = config_datatype(port.tensor_type.dtype)
-                    .map_err(|error| error.within(format_args!("{kind} \"{}\"", port.name)))?;
-                let dims = sizes(port, batched).into_iter().skip(usize::from(batched)).collect();
+                let data_type = config_datatype(port.tensor_type.dtype).map_err(|error| {
+                    error.with_context(format_args!("{kind} \"{}\"", port.name))
+                })?;
+                let dims =
+                    dimension_sizes(port, batched).into_iter().skip(usize::from(batched)).collect();
                 Ok(ConfigTensor { name: port.name.clone(), data_type, dims })
             })
             .collect()
@@ -126,42 +131,42 @@ pub(crate) fn model_config(task: TaskInfo) -> Result<ModelConfig> {
         input: tensors("input", &task.inputs)?,
         output: tensors("output", &task.outputs)?,
         name: task.name,
-        max_batch_size: clamped(task.max_batch_size),
+        max_batch_size: clamp_size(task.max_batch_size),
         batching: task.batching.map(|(rows, delay)| {
-            (clamped(rows), u64::try_from(delay.as_micros()).unwrap_or(u64::MAX))
+            (clamp_size(rows), u64::try_from(delay.as_micros()).unwrap_or(u64::MAX))
         }),
     })
 }
 
 /// What a task did, or every task that is loaded for the empty name.
-pub(crate) fn statistics(
-    service: &dyn Service,
+pub(crate) fn collect_statistics(
+    service: &dyn InferenceService,
     name: &str,
     version: &str,
 ) -> Result<Vec<(TaskInfo, TaskStatistics)>> {
     if !name.is_empty() {
-        let task = service.task(name, version)?;
-        let statistics = service.statistics(name)?;
+        let task = service.find_task(name, version)?;
+        let statistics = service.task_statistics(name)?;
         return Ok(vec![(task, statistics)]);
     }
-    let loaded = service.tasks().into_iter().filter(|task| task.state == TaskState::Ready);
+    let loaded = service.list_tasks().into_iter().filter(|task| task.state == TaskState::Ready);
     // A task may go while we ask; the others are told all the same.
     Ok(loaded
         .filter_map(|task| {
-            let statistics = service.statistics(&task.name).ok()?;
+            let statistics = service.task_statistics(&task.name).ok()?;
             Some((task, statistics))
         })
         .collect())
 }
 
 /// Whether a task answers; one that is not there does not.
-pub(crate) fn is_task_ready(service: &dyn Service, name: &str, version: &str) -> bool {
-    service.task(name, version).is_ok_and(|task| task.state == TaskState::Ready)
+pub(crate) fn is_task_ready(service: &dyn InferenceService, name: &str, version: &str) -> bool {
+    service.find_task(name, version).is_ok_and(|task| task.state == TaskState::Ready)
 }
 
 /// Every task there is, or those that answer.
-pub(crate) fn index(service: &dyn Service, only_ready: bool) -> Vec<IndexEntry> {
-    let tasks = service.tasks().into_iter();
+pub(crate) fn list_repository(service: &dyn InferenceService, only_ready: bool) -> Vec<IndexEntry> {
+    let tasks = service.list_tasks().into_iter();
     tasks
         .filter(|task| !only_ready || task.state == TaskState::Ready)
         .map(|task| {
@@ -177,15 +182,15 @@ pub(crate) fn index(service: &dyn Service, only_ready: bool) -> Vec<IndexEntry> 
 
 /// The sizes of a port's dimensions, -1 for those that are not fixed. Of an unknown rank the
 /// protocol knows nothing: it is told as one open dimension beside that of the batch.
-fn sizes(port: &Port, batched: bool) -> Vec<i64> {
-    let size = |dim: &Dim| dim.fixed().and_then(|size| i64::try_from(size).ok()).unwrap_or(-1);
+fn dimension_sizes(port: &TensorPort, batched: bool) -> Vec<i64> {
+    let size = |dim: &Dim| dim.fixed_size().and_then(|size| i64::try_from(size).ok()).unwrap_or(-1);
     match &port.tensor_type.dims {
         Some(dims) => dims.iter().map(size).collect(),
         None => vec![-1; 1 + usize::from(batched)],
     }
 }
 
-fn clamped(size: usize) -> i32 {
+fn clamp_size(size: usize) -> i32 {
     i32::try_from(size).unwrap_or(i32::MAX)
 }
 
@@ -204,8 +209,8 @@ mod tests {
             name: "t".into(),
             version: "1".into(),
             state: TaskState::Ready,
-            inputs: vec![Port { name: "x".into(), tensor_type }],
-            outputs: vec![Port {
+            inputs: vec![TensorPort { name: "x".into(), tensor_type }],
+            outputs: vec![TensorPort {
                 name: "y".into(),
                 tensor_type: TensorType::of_any_shape(DType::String),
             }],
@@ -238,9 +243,9 @@ mod tests {
 
     #[test]
     fn memory_of_gpus_is_an_extension_where_there_is_one() {
-        let told = extensions();
-        assert!(told.contains(&"system_shared_memory"));
-        assert_eq!(told.contains(&"cuda_shared_memory"), tessera_cuda::is_there());
+        let extensions = protocol_extensions();
+        assert!(extensions.contains(&"system_shared_memory"));
+        assert_eq!(extensions.contains(&"cuda_shared_memory"), tessera_cuda::is_cuda_available());
     }
 
     #[test]

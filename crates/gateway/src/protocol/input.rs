@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use tessera_core::{DType, Error, Result, Tensor, TensorMut, element_count};
 
 use super::datatype::parse_datatype;
-use super::raw::decode_strings;
-use crate::service::Service;
+use super::strings::decode_strings;
+use crate::service::InferenceService;
 
 /// Name, dtype and shape of an input, checked.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct InputHeader {
 impl InputHeader {
     /// Checks what a request says of an input.
     pub(crate) fn new(name: String, datatype: &str, shape: &[i64]) -> Result<Self> {
-        let blame = |error: Error| error.within(format_args!("input \"{name}\""));
+        let blame = |error: Error| error.with_context(format_args!("input \"{name}\""));
         let dtype = parse_datatype(datatype).map_err(blame)?;
         let sizes: Option<Vec<usize>> =
             shape.iter().map(|&size| usize::try_from(size).ok()).collect();
@@ -30,7 +30,7 @@ impl InputHeader {
         };
         let count = element_count(&sizes).filter(|&count| {
             // The bytes of strings are not known yet.
-            dtype == DType::String || dtype.bytes(count).is_some()
+            dtype == DType::String || dtype.byte_len(count).is_some()
         });
         if count.is_none() {
             return Err(blame(Error::invalid(format!("shape {shape:?} is too large"))));
@@ -39,18 +39,18 @@ impl InputHeader {
     }
 
     /// Number of elements.
-    pub(crate) fn count(&self) -> usize {
+    pub(crate) fn element_count(&self) -> usize {
         element_count(&self.shape).unwrap_or(usize::MAX)
     }
 
     /// Bytes of the tensor; `None` for strings.
     pub(crate) fn byte_len(&self) -> Option<usize> {
-        self.dtype.bytes(self.count())
+        self.dtype.byte_len(self.element_count())
     }
 
     /// The error, told as one of this input.
-    pub(crate) fn blame(&self, error: Error) -> Error {
-        error.within(format_args!("input \"{}\"", self.name))
+    pub(crate) fn within_input(&self, error: Error) -> Error {
+        error.with_context(format_args!("input \"{}\"", self.name))
     }
 
     /// Refuses a number of bytes that is not that of the shape.
@@ -65,28 +65,32 @@ impl InputHeader {
     }
 
     /// Memory for the tensor, to be filled.
-    pub(crate) fn memory(&self, service: &dyn Service) -> Result<TensorMut> {
-        service.memory(self.dtype, &self.shape)
+    pub(crate) fn allocate_tensor(&self, service: &dyn InferenceService) -> Result<TensorMut> {
+        service.allocate_input(self.dtype, &self.shape)
     }
 
     /// A tensor in the service's memory that `fill` has written.
-    pub(crate) fn filled(
+    pub(crate) fn fill_tensor(
         &self,
-        service: &dyn Service,
+        service: &dyn InferenceService,
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<Tensor> {
-        let mut tensor = self.memory(service)?;
-        fill(writable(&mut tensor)?)?;
+        let mut tensor = self.allocate_tensor(service)?;
+        fill(writable_bytes(&mut tensor)?)?;
         Ok(tensor.freeze())
     }
 
     /// The tensor with a copy of these bytes, as the protocol sends them.
-    pub(crate) fn with_bytes(&self, service: &dyn Service, bytes: &[u8]) -> Result<Tensor> {
+    pub(crate) fn tensor_from_bytes(
+        &self,
+        service: &dyn InferenceService,
+        bytes: &[u8],
+    ) -> Result<Tensor> {
         if self.dtype == DType::String {
-            return Tensor::from_strings(&self.shape, decode_strings(bytes, self.count())?);
+            return Tensor::from_strings(&self.shape, decode_strings(bytes, self.element_count())?);
         }
         self.check_bytes(bytes.len())?;
-        self.filled(service, |target| {
+        self.fill_tensor(service, |target| {
             target.copy_from_slice(bytes);
             Ok(())
         })
@@ -94,12 +98,12 @@ impl InputHeader {
 }
 
 /// The bytes of a tensor that the service gave us to write.
-pub(crate) fn writable(tensor: &mut TensorMut) -> Result<&mut [u8]> {
+pub(crate) fn writable_bytes(tensor: &mut TensorMut) -> Result<&mut [u8]> {
     tensor.bytes_mut().ok_or_else(|| Error::engine("memory for inputs is not writable"))
 }
 
 /// Refuses a name that two inputs have.
-pub(crate) fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
+pub(crate) fn check_unique_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
     let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {
@@ -137,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_name_may_be_there_once() {
-        check_names(["a", "b"]).unwrap();
-        assert!(check_names(["a", "b", "a"]).unwrap_err().to_string().contains("\"a\""));
+        check_unique_names(["a", "b"]).unwrap();
+        assert!(check_unique_names(["a", "b", "a"]).unwrap_err().to_string().contains("\"a\""));
     }
 }

@@ -1,24 +1,29 @@
 //! What HTTP and gRPC share of the Open Inference Protocol: names, tensors as bytes, parameters,
 //! and what is told of tasks.
 
-mod answer;
 mod classification;
 mod datatype;
 mod describe;
+mod device_outputs;
 mod input;
 mod outputs;
 mod parameters;
-mod raw;
+mod region_range;
+mod response_parameters;
+mod strings;
 mod trace;
 
-pub(crate) use answer::answer_parameters;
-pub(crate) use datatype::datatype_name;
+pub(crate) use datatype::{datatype_name, is_json};
 pub(crate) use describe::{
-    ModelConfig, PLATFORM, SERVER_NAME, SERVER_VERSION, TensorMetadata, extensions, index,
-    is_task_ready, model_config, model_metadata, statistics,
+    ModelConfig, PLATFORM, SERVER_NAME, SERVER_VERSION, TensorMetadata, collect_statistics,
+    is_task_ready, list_repository, model_config, model_metadata, protocol_extensions,
 };
-pub(crate) use input::{InputHeader, check_names, writable};
-pub(crate) use outputs::{Output, Wanted, check_wanted, pick};
-pub(crate) use parameters::{Parameter, Parameters};
-pub(crate) use raw::{decode_strings, is_json, raw_bytes};
+pub(crate) use input::{InputHeader, check_unique_names, writable_bytes};
+pub(crate) use outputs::{
+    RequestedOutput, SelectedOutput, check_requested, raw_bytes, select_outputs, tensor_on_host,
+};
+pub(crate) use parameters::{ParameterValue, ProtocolParameters};
+pub(crate) use region_range::RegionRange;
+pub(crate) use response_parameters::response_parameters;
+pub(crate) use strings::decode_strings;
 pub(crate) use trace::parse_traceparent;

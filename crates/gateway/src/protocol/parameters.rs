@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tessera_core::{Error, Result};
 
-use crate::shared_regions::Place;
+use super::region_range::RegionRange;
 
 /// The value of a parameter.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Parameter {
+pub(crate) enum ParameterValue {
     Bool(bool),
     /// Wide enough for the signed and the unsigned integers of both front ends.
     Integer(i128),
@@ -21,74 +21,72 @@ pub(crate) enum Parameter {
 
 /// Parameters by name. Those that nobody knows are left alone: they are between clients.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parameters(HashMap<String, Parameter>);
+pub(crate) struct ProtocolParameters(HashMap<String, ParameterValue>);
 
-impl FromIterator<(String, Parameter)> for Parameters {
-    fn from_iter<T: IntoIterator<Item = (String, Parameter)>>(pairs: T) -> Self {
+impl FromIterator<(String, ParameterValue)> for ProtocolParameters {
+    fn from_iter<T: IntoIterator<Item = (String, ParameterValue)>>(pairs: T) -> Self {
         Self(pairs.into_iter().collect())
     }
 }
 
-impl Parameters {
+impl ProtocolParameters {
     /// A number of bytes or of things; `None` where it is not there.
-    pub(crate) fn size(&self, name: &str) -> Result<Option<u64>> {
+    pub(crate) fn get_size(&self, name: &str) -> Result<Option<u64>> {
         let number = match self.0.get(name) {
             None => return Ok(None),
-            Some(Parameter::Integer(number)) => u64::try_from(*number).ok(),
+            Some(ParameterValue::Integer(number)) => u64::try_from(*number).ok(),
             Some(_) => None,
         };
-        number.map(Some).ok_or_else(|| wrong(name, "an integer of 0 or more"))
+        number.map(Some).ok_or_else(|| wrong_parameter(name, "an integer of 0 or more"))
     }
 
     /// A switch; `None` where it is not there.
-    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>> {
+    pub(crate) fn get_flag(&self, name: &str) -> Result<Option<bool>> {
         match self.0.get(name) {
             None => Ok(None),
-            Some(Parameter::Bool(flag)) => Ok(Some(*flag)),
-            Some(_) => Err(wrong(name, "true or false")),
+            Some(ParameterValue::Bool(flag)) => Ok(Some(*flag)),
+            Some(_) => Err(wrong_parameter(name, "true or false")),
         }
     }
 
     /// A text; `None` where it is not there.
-    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>> {
+    pub(crate) fn get_text(&self, name: &str) -> Result<Option<&str>> {
         match self.0.get(name) {
             None => Ok(None),
-            Some(Parameter::String(text)) => Ok(Some(text)),
-            Some(_) => Err(wrong(name, "a string")),
+            Some(ParameterValue::String(text)) => Ok(Some(text)),
+            Some(_) => Err(wrong_parameter(name, "a string")),
         }
     }
 
     /// How long the client waits: `timeout` in microseconds, where 0 is for as long as it takes.
     pub(crate) fn timeout(&self) -> Result<Option<Duration>> {
         let microseconds = match self.0.get("timeout") {
-            Some(Parameter::String(digits)) => Some(
-                digits
-                    .parse::<u64>()
-                    .map_err(|_| wrong("timeout", "an integer of microseconds, 0 or more"))?,
-            ),
-            _ => self.size("timeout")?,
+            Some(ParameterValue::String(digits)) => Some(digits.parse::<u64>().map_err(|_| {
+                wrong_parameter("timeout", "an integer of microseconds, 0 or more")
+            })?),
+            _ => self.get_size("timeout")?,
         };
         Ok(microseconds.filter(|&us| us > 0).map(Duration::from_micros))
     }
 
     /// Where in shared memory a tensor is; `None` where it is not there.
-    pub(crate) fn place(&self) -> Result<Option<Place>> {
-        let Some(region) = self.text("shared_memory_region")? else {
+    pub(crate) fn region_range(&self) -> Result<Option<RegionRange>> {
+        let Some(region) = self.get_text("shared_memory_region")? else {
             return Ok(None);
         };
-        let byte_size = self.size("shared_memory_byte_size")?.ok_or_else(|| {
+        let byte_size = self.get_size("shared_memory_byte_size")?.ok_or_else(|| {
             Error::invalid("shared_memory_region is given without shared_memory_byte_size")
         })?;
-        let offset = self.size("shared_memory_offset")?.unwrap_or(0);
-        Ok(Some(Place { region: region.to_owned(), offset, byte_size }))
+        let offset = self.get_size("shared_memory_offset")?.unwrap_or(0);
+        Ok(Some(RegionRange { region: region.to_owned(), offset, byte_size }))
     }
 
     /// Refuses sequences, which would need tasks that remember the request before.
     pub(crate) fn refuse_sequences(&self) -> Result<()> {
         for name in ["sequence_id", "sequence_start", "sequence_end"] {
             let asked = match self.0.get(name) {
-                None | Some(Parameter::Bool(false) | Parameter::Integer(0)) => false,
-                Some(Parameter::String(id)) => !id.is_empty(),
+                None | Some(ParameterValue::Bool(false) | ParameterValue::Integer(0)) => false,
+                Some(ParameterValue::String(id)) => !id.is_empty(),
                 Some(_) => true,
             };
             if asked {
@@ -101,7 +99,7 @@ impl Parameters {
     }
 }
 
-fn wrong(name: &str, expected: &str) -> Error {
+fn wrong_parameter(name: &str, expected: &str) -> Error {
     Error::invalid(format!("parameter \"{name}\" must be {expected}"))
 }
 
@@ -109,7 +107,7 @@ fn wrong(name: &str, expected: &str) -> Error {
 mod tests {
     use super::*;
 
-    fn one(name: &str, parameter: Parameter) -> Parameters {
+    fn one(name: &str, parameter: ParameterValue) -> ProtocolParameters {
         [(name.to_owned(), parameter)].into_iter().collect()
     }
 
@@ -117,33 +115,36 @@ mod tests {
     fn a_timeout_is_microseconds_as_a_number_or_digits() {
         let timeout = |parameter| one("timeout", parameter).timeout();
         let wait = Some(Duration::from_micros(1500));
-        assert_eq!(timeout(Parameter::Integer(1500)).unwrap(), wait);
-        assert_eq!(timeout(Parameter::String("1500".into())).unwrap(), wait);
-        assert_eq!(timeout(Parameter::Integer(0)).unwrap(), None);
-        assert!(timeout(Parameter::Integer(-1)).is_err());
-        assert!(timeout(Parameter::Float(1.5)).is_err());
-        assert!(timeout(Parameter::String("soon".into())).is_err());
-        assert_eq!(Parameters::default().timeout().unwrap(), None);
+        assert_eq!(timeout(ParameterValue::Integer(1500)).unwrap(), wait);
+        assert_eq!(timeout(ParameterValue::String("1500".into())).unwrap(), wait);
+        assert_eq!(timeout(ParameterValue::Integer(0)).unwrap(), None);
+        assert!(timeout(ParameterValue::Integer(-1)).is_err());
+        assert!(timeout(ParameterValue::Float(1.5)).is_err());
+        assert!(timeout(ParameterValue::String("soon".into())).is_err());
+        assert_eq!(ProtocolParameters::default().timeout().unwrap(), None);
     }
 
     #[test]
     fn sequences_are_refused_and_their_absence_is_not() {
-        one("sequence_id", Parameter::Integer(0)).refuse_sequences().unwrap();
-        one("sequence_id", Parameter::String(String::new())).refuse_sequences().unwrap();
-        one("sequence_end", Parameter::Bool(false)).refuse_sequences().unwrap();
-        for parameter in [Parameter::Integer(3), Parameter::String("a".into())] {
+        one("sequence_id", ParameterValue::Integer(0)).refuse_sequences().unwrap();
+        one("sequence_id", ParameterValue::String(String::new())).refuse_sequences().unwrap();
+        one("sequence_end", ParameterValue::Bool(false)).refuse_sequences().unwrap();
+        for parameter in [ParameterValue::Integer(3), ParameterValue::String("a".into())] {
             assert!(one("sequence_id", parameter).refuse_sequences().is_err());
         }
-        assert!(one("sequence_start", Parameter::Bool(true)).refuse_sequences().is_err());
+        assert!(one("sequence_start", ParameterValue::Bool(true)).refuse_sequences().is_err());
     }
 
     #[test]
-    fn a_place_needs_its_size() {
-        let region = ("shared_memory_region".to_owned(), Parameter::String("r".into()));
-        assert!([region.clone()].into_iter().collect::<Parameters>().place().is_err());
-        let size = ("shared_memory_byte_size".to_owned(), Parameter::Integer(8));
-        let place = [region, size].into_iter().collect::<Parameters>().place().unwrap();
-        assert_eq!(place, Some(Place { region: "r".into(), offset: 0, byte_size: 8 }));
-        assert_eq!(Parameters::default().place().unwrap(), None);
+    fn a_range_needs_its_size() {
+        let region = ("shared_memory_region".to_owned(), ParameterValue::String("r".into()));
+        assert!(
+            [region.clone()].into_iter().collect::<ProtocolParameters>().region_range().is_err()
+        );
+        let size = ("shared_memory_byte_size".to_owned(), ParameterValue::Integer(8));
+        let range =
+            [region, size].into_iter().collect::<ProtocolParameters>().region_range().unwrap();
+        assert_eq!(range, Some(RegionRange { region: "r".into(), offset: 0, byte_size: 8 }));
+        assert_eq!(ProtocolParameters::default().region_range().unwrap(), None);
     }
 }

@@ -6,10 +6,10 @@ use tessera_tensormq::TraceContext;
 /// is never a reason to refuse a request.
 pub(crate) fn parse_traceparent(header: &str) -> Option<TraceContext> {
     let mut fields = header.trim().split('-');
-    let version = hex::<1>(fields.next()?)?[0];
-    let trace = hex::<16>(fields.next()?)?;
-    let span = hex::<8>(fields.next()?)?;
-    let [flags] = hex::<1>(fields.next()?)?;
+    let version = parse_hex::<1>(fields.next()?)?[0];
+    let trace = parse_hex::<16>(fields.next()?)?;
+    let span = parse_hex::<8>(fields.next()?)?;
+    let [flags] = parse_hex::<1>(fields.next()?)?;
     // Version 0 ends here; later ones may add fields, and 255 is none.
     let ends = version != 0 || fields.next().is_none();
     let sound = ends && version != 0xff && trace != [0; 16] && span != [0; 8];
@@ -17,7 +17,7 @@ pub(crate) fn parse_traceparent(header: &str) -> Option<TraceContext> {
 }
 
 /// Exactly `N` bytes in lower-case hexadecimal digits.
-fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),

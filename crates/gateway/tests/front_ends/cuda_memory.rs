@@ -8,19 +8,19 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tessera_core::{DType, Tensor};
-use tessera_cuda::{Gpu, SharedMemory};
+use tessera_cuda::{Gpu, IpcMemory};
 
 use crate::fake::Server;
 use crate::shared_memory::SharedFile;
 
 const REGISTER: &str = "/v2/cudasharedmemory/region/r/register";
 
-fn offer(handle: &[u8], device_id: i64, byte_size: u64) -> String {
+fn registration(handle: &[u8], device_id: i64, byte_size: u64) -> String {
     let handle = json!({"b64": STANDARD.encode(handle)});
     json!({"raw_handle": handle, "device_id": device_id, "byte_size": byte_size}).to_string()
 }
 
-fn place(offset: u64, byte_size: u64) -> Value {
+fn range(offset: u64, byte_size: u64) -> Value {
     json!({"shared_memory_region": "r", "shared_memory_offset": offset,
            "shared_memory_byte_size": byte_size})
 }
@@ -37,11 +37,11 @@ async fn regions_that_make_no_sense_are_refused() {
         (String::new(), "shared memory region 'r' has no raw_handle"),
         (b64("no*base64").to_string(), "raw_handle: base64: "),
         (b64("AAAA").to_string(), "raw_handle has 3 bytes, expected 64"),
-        (offer(&[0; 64], 0, 0), "byte_size is 0, expected 1 or more"),
-        (offer(&[0; 64], -1, 4), "device_id is -1, expected the number of a GPU"),
-        (offer(&[0; 64], 1000, 4), "shared memory region 'r': cuda:1000: "),
+        (registration(&[0; 64], 0, 0), "byte_size is 0, expected 1 or more"),
+        (registration(&[0; 64], -1, 4), "device_id is -1, expected the number of a GPU"),
+        (registration(&[0; 64], 1000, 4), "shared memory region 'r': cuda:1000: "),
         // Without a GPU the driver is missing; with one there is no such memory.
-        (offer(&[0; 64], 0, 4), "shared memory region 'r': "),
+        (registration(&[0; 64], 0, 4), "shared memory region 'r': "),
         ("{".to_owned(), "line 1 column 1"),
     ] {
         let reply = server.post(REGISTER, body).await;
@@ -58,7 +58,7 @@ async fn a_name_is_registered_in_one_kind_of_memory_alone() {
     let region = json!({"key": file.key, "byte_size": 32}).to_string();
     let system = "/v2/systemsharedmemory/region/r/register";
     assert_eq!(server.post(system, region).await.status, StatusCode::OK);
-    let taken = server.post(REGISTER, offer(&[0; 64], 0, 4)).await;
+    let taken = server.post(REGISTER, registration(&[0; 64], 0, 4)).await;
     assert_eq!(taken.status, StatusCode::BAD_REQUEST);
     assert_eq!(taken.error(), "shared memory region 'r' already in manager");
     for path in ["region/r/unregister", "unregister"] {
@@ -111,11 +111,11 @@ fn owner_of_memory() {
         return;
     }
     let gpu = Gpu::open(0).unwrap();
-    let (memory, handle) = SharedMemory::create(&gpu, OWNED).unwrap();
+    let (memory, handle) = IpcMemory::create_with_handle(&gpu, OWNED).unwrap();
     let values: Vec<i32> = (0..256).collect();
-    let values = Tensor::copied(DType::I32, &[256], &bytes(&values)).unwrap();
-    memory.write(0, &values).unwrap();
-    assert!(memory.size().unwrap() >= OWNED);
+    let values = Tensor::copy_from_bytes(DType::I32, &[256], &bytes(&values)).unwrap();
+    memory.write_tensor(0, &values).unwrap();
+    assert!(memory.byte_len().unwrap() >= OWNED);
     println!("\nhandle {}", STANDARD.encode(handle));
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
@@ -128,20 +128,20 @@ async fn tensors_stay_in_the_memory_of_a_client() {
     }
     let server = Server::new();
     let owner = Owner::start();
-    let too_large = server.post(REGISTER, offer(&owner.handle, 0, 1 << 40)).await;
+    let too_large = server.post(REGISTER, registration(&owner.handle, 0, 1 << 40)).await;
     assert_eq!(too_large.status, StatusCode::BAD_REQUEST);
     assert!(too_large.error().contains("byte_size is 1099511627776, the memory has "));
-    let whole = offer(&owner.handle, 0, OWNED as u64);
+    let whole = registration(&owner.handle, 0, OWNED as u64);
     assert_eq!(server.post(REGISTER, whole.clone()).await.status, StatusCode::OK);
     let again = server.post(REGISTER, whole).await;
     assert_eq!(again.error(), "shared memory region 'r' already in manager");
-    let told = json!([{"name": "r", "device_id": 0, "byte_size": OWNED}]);
-    assert_eq!(server.get("/v2/cudasharedmemory/status").await.json(), told);
-    assert_eq!(server.get("/v2/cudasharedmemory/region/r/status").await.json(), told);
+    let statuses = json!([{"name": "r", "device_id": 0, "byte_size": OWNED}]);
+    assert_eq!(server.get("/v2/cudasharedmemory/status").await.json(), statuses);
+    assert_eq!(server.get("/v2/cudasharedmemory/region/r/status").await.json(), statuses);
 
     let input = |name: &str, count: u64, offset: u64| {
         json!({"name": name, "datatype": "INT32", "shape": [count],
-               "parameters": place(offset, 4 * count)})
+               "parameters": range(offset, 4 * count)})
     };
     let values = |reply: &Value, output: usize| reply["outputs"][output]["data"].clone();
     // One in place, and one where kernels could not read it, which is copied on the GPU.
@@ -153,8 +153,8 @@ async fn tensors_stay_in_the_memory_of_a_client() {
     // From the GPU to the GPU, and from the host to the GPU.
     let asked = json!({
         "inputs": [input("x", 3, 256), {"name": "y", "datatype": "INT32", "shape": [2], "data": [-1, -2]}],
-        "outputs": [{"name": "x", "parameters": place(0, 12)},
-                    {"name": "y", "parameters": place(12, 8)}],
+        "outputs": [{"name": "x", "parameters": range(0, 12)},
+                    {"name": "y", "parameters": range(12, 8)}],
     });
     let reply = server.infer("echo", &asked).await.json();
     assert!(reply["outputs"][0].get("data").is_none());
@@ -166,7 +166,7 @@ async fn tensors_stay_in_the_memory_of_a_client() {
         (input("x", 2, 1020), "has 1024 bytes, asked for 8 at offset 1020"),
         (input("x", 2, 2), "offset 2, expected a multiple of 4"),
         (
-            json!({"name": "x", "datatype": "BYTES", "shape": [1], "parameters": place(0, 8)}),
+            json!({"name": "x", "datatype": "BYTES", "shape": [1], "parameters": range(0, 8)}),
             "strings can't be in the memory of a GPU",
         ),
     ] {
@@ -175,7 +175,7 @@ async fn tensors_stay_in_the_memory_of_a_client() {
         assert!(reply.error().contains(expected), "{}", reply.error());
     }
     let small = json!({"inputs": [input("x", 3, 0)],
-                       "outputs": [{"name": "x", "parameters": place(0, 8)}]});
+                       "outputs": [{"name": "x", "parameters": range(0, 8)}]});
     let reply = server.infer("echo", &small).await;
     assert!(reply.error().contains("8 bytes were set aside, the tensor has 12"));
 

@@ -8,11 +8,13 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, Method, Request as HttpRequest, StatusCode};
 use serde_json::Value;
 use tessera_core::{DType, Dim, Error, Result, Tensor, TensorMut, TensorType};
-use tessera_gateway::{
-    Answer, Answering, FrontEndOptions, Refusal, Request, Service, Spent, TaskInfo, TaskState,
-    TaskStatistics, http_router as router,
+use tessera_dispatch::{
+    DurationTotal, InferenceRequest, InferenceResponse, Refusal, TaskStatistics,
 };
-use tessera_graph::Port;
+use tessera_gateway::{
+    FrontEndOptions, InferenceService, ServiceFuture, TaskInfo, TaskState, http_router,
+};
+use tessera_graph::TensorPort;
 use tessera_tensormq::TraceContext;
 use tower::ServiceExt;
 
@@ -31,12 +33,17 @@ pub(crate) struct Fake {
     pub(crate) loaded: Mutex<bool>,
 }
 
-fn port(name: &str, dtype: DType, dims: &[Option<usize>]) -> Port {
+fn port(name: &str, dtype: DType, dims: &[Option<usize>]) -> TensorPort {
     let dims = dims.iter().map(|dim| dim.map_or(Dim::Unknown, Dim::Fixed)).collect();
-    Port { name: name.into(), tensor_type: TensorType::new(dtype, dims) }
+    TensorPort { name: name.into(), tensor_type: TensorType::new(dtype, dims) }
 }
 
-fn task(name: &str, inputs: Vec<Port>, outputs: Vec<Port>, max_batch_size: usize) -> TaskInfo {
+fn task(
+    name: &str,
+    inputs: Vec<TensorPort>,
+    outputs: Vec<TensorPort>,
+    max_batch_size: usize,
+) -> TaskInfo {
     TaskInfo {
         name: name.into(),
         version: "1".into(),
@@ -48,14 +55,15 @@ fn task(name: &str, inputs: Vec<Port>, outputs: Vec<Port>, max_batch_size: usize
     }
 }
 
-impl Service for Fake {
-    fn tasks(&self) -> Vec<TaskInfo> {
+impl InferenceService for Fake {
+    fn list_tasks(&self) -> Vec<TaskInfo> {
         let row = |name| port(name, DType::F32, &[None, Some(3)]);
         let anything = |name| port(name, DType::I32, &[None]);
         let echo = || vec![anything("x"), anything("y")];
-        let state = match *self.loaded.lock().unwrap() {
-            true => TaskState::Ready,
-            false => TaskState::Unavailable("unloaded".into()),
+        let state = if *self.loaded.lock().unwrap() {
+            TaskState::Ready
+        } else {
+            TaskState::Unavailable("unloaded".into())
         };
         vec![
             task("add", vec![row("a"), row("b")], vec![row("sum")], 8),
@@ -67,8 +75,8 @@ impl Service for Fake {
         ]
     }
 
-    fn task(&self, name: &str, version: &str) -> Result<TaskInfo> {
-        let found = self.tasks().into_iter().find(|task| task.name == name);
+    fn find_task(&self, name: &str, version: &str) -> Result<TaskInfo> {
+        let found = self.list_tasks().into_iter().find(|task| task.name == name);
         let task = found.ok_or_else(|| Error::not_found(format!("there is no task \"{name}\"")))?;
         if !version.is_empty() && version != task.version {
             return Err(Error::not_found(format!("task \"{name}\" has no version \"{version}\"")));
@@ -80,18 +88,21 @@ impl Service for Fake {
         *self.loaded.lock().unwrap()
     }
 
-    fn statistics(&self, name: &str) -> Result<TaskStatistics> {
-        self.task(name, "")?;
-        let success = Spent { count: 3, nanoseconds: 4500 };
+    fn task_statistics(&self, name: &str) -> Result<TaskStatistics> {
+        self.find_task(name, "")?;
+        let success = DurationTotal { count: 3, nanoseconds: 4500 };
         Ok(TaskStatistics { inferences: 5, executions: 3, success, ..TaskStatistics::default() })
     }
 
-    fn memory(&self, dtype: DType, shape: &[usize]) -> Result<TensorMut> {
-        TensorMut::zeroed(dtype, shape)
+    fn allocate_input(&self, dtype: DType, shape: &[usize]) -> Result<TensorMut> {
+        TensorMut::new_zeroed(dtype, shape)
     }
 
-    fn infer(&self, request: Request) -> Answering<'_, Result<Answer, Refusal>> {
-        let Request { task, version, id, inputs, timeout, trace } = request;
+    fn infer(
+        &self,
+        request: InferenceRequest,
+    ) -> ServiceFuture<'_, Result<InferenceResponse, Refusal>> {
+        let InferenceRequest { task, version, id, inputs, timeout, trace } = request;
         self.asked.lock().unwrap().push(Asked { version, timeout, trace });
         Box::pin(async move {
             let exit = |name: &str| Some(name.to_owned());
@@ -106,21 +117,21 @@ impl Service for Fake {
                 _ => (Vec::new(), None),
             };
             let outputs = if task == "add" { vec![sum(&inputs)?] } else { inputs };
-            Ok(Answer { outputs, exits, degraded })
+            Ok(InferenceResponse { outputs, exits, degraded })
         })
     }
 
-    fn load<'a>(&'a self, name: &'a str) -> Answering<'a, Result<()>> {
+    fn load_task<'a>(&'a self, name: &'a str) -> ServiceFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.task(name, "")?;
+            self.find_task(name, "")?;
             *self.loaded.lock().unwrap() = true;
             Ok(())
         })
     }
 
-    fn unload<'a>(&'a self, name: &'a str) -> Answering<'a, Result<()>> {
+    fn unload_task<'a>(&'a self, name: &'a str) -> ServiceFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.task(name, "")?;
+            self.find_task(name, "")?;
             *self.loaded.lock().unwrap() = false;
             Ok(())
         })
@@ -156,8 +167,8 @@ impl Server {
 
     pub(crate) fn with(options: FrontEndOptions) -> Self {
         let fake = Arc::new(Fake::default());
-        let service: Arc<dyn Service> = Arc::<Fake>::clone(&fake);
-        Self { fake, router: router(service, options) }
+        let service: Arc<dyn InferenceService> = Arc::<Fake>::clone(&fake);
+        Self { fake, router: http_router(service, options) }
     }
 
     pub(crate) async fn send(&self, request: HttpRequest<Body>) -> Reply {

@@ -19,7 +19,7 @@ use tessera_gateway::inference::{
     SystemSharedMemoryRegisterRequest, SystemSharedMemoryStatusRequest,
     SystemSharedMemoryUnregisterRequest,
 };
-use tessera_gateway::{FrontEndOptions, Service, grpc_service};
+use tessera_gateway::{FrontEndOptions, InferenceService, grpc_service};
 use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
@@ -32,7 +32,7 @@ type Client = GrpcInferenceServiceClient<Channel>;
 
 async fn connect() -> (Client, Arc<Fake>) {
     let fake = Arc::new(Fake::default());
-    let service: Arc<dyn Service> = Arc::<Fake>::clone(&fake);
+    let service: Arc<dyn InferenceService> = Arc::<Fake>::clone(&fake);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = Server::builder()
@@ -50,7 +50,7 @@ fn number(value: i64) -> InferParameter {
     InferParameter { parameter_choice: Some(ParameterChoice::Int64Param(value)) }
 }
 
-fn place(offset: i64, byte_size: i64) -> HashMap<String, InferParameter> {
+fn range(offset: i64, byte_size: i64) -> HashMap<String, InferParameter> {
     HashMap::from([
         ("shared_memory_region".to_owned(), text("r")),
         ("shared_memory_offset".to_owned(), number(offset)),
@@ -107,8 +107,8 @@ async fn the_server_and_its_tasks_are_described() {
     assert_eq!(batching.max_queue_delay_microseconds, 500);
 
     let asked = ModelStatisticsRequest { name: "add".into(), version: String::new() };
-    let told = client.model_statistics(asked).await.unwrap().into_inner();
-    assert_eq!(told.model_stats[0].inference_count, 5);
+    let statistics = client.model_statistics(asked).await.unwrap().into_inner();
+    assert_eq!(statistics.model_stats[0].inference_count, 5);
     let unknown = ModelMetadataRequest { name: "nobody".into(), version: String::new() };
     assert_eq!(client.model_metadata(unknown).await.unwrap_err().code(), Code::NotFound);
     assert_eq!(
@@ -253,15 +253,15 @@ async fn tensors_are_in_shared_memory() {
     let again = client.system_shared_memory_register(region).await.unwrap_err();
     assert_eq!(again.code(), Code::InvalidArgument);
     let asked = SystemSharedMemoryStatusRequest::default();
-    let told = client.system_shared_memory_status(asked).await.unwrap().into_inner();
-    assert_eq!(told.regions["r"].byte_size, 36);
+    let status = client.system_shared_memory_status(asked).await.unwrap().into_inner();
+    assert_eq!(status.regions["r"].byte_size, 36);
 
     let mut request = add("");
     // One input in shared memory and one in the message.
-    request.inputs[0].parameters = place(12, 12);
+    request.inputs[0].parameters = range(12, 12);
     request.raw_input_contents.remove(0);
     request.outputs =
-        vec![InferRequestedOutputTensor { name: "sum".into(), parameters: place(24, 12) }];
+        vec![InferRequestedOutputTensor { name: "sum".into(), parameters: range(24, 12) }];
     let answer = client.model_infer(request).await.unwrap().into_inner();
     assert!(answer.raw_output_contents[0].is_empty());
     assert_eq!(answer.outputs[0].parameters["shared_memory_region"], text("r"));

@@ -64,10 +64,10 @@ async fn a_task_is_ready_or_it_is_not() {
 async fn statistics_are_told_of_one_task_or_of_all() {
     let server = Server::new();
     let one = server.get("/v2/models/add/stats").await.json();
-    let told = &one["model_stats"][0];
-    assert_eq!((&told["name"], &told["inference_count"]), (&json!("add"), &json!(5)));
-    assert_eq!(told["inference_stats"]["success"], json!({"count": 3, "ns": 4500}));
-    assert_eq!(told["inference_stats"]["cache_miss"]["count"], 0);
+    let statistics = &one["model_stats"][0];
+    assert_eq!((&statistics["name"], &statistics["inference_count"]), (&json!("add"), &json!(5)));
+    assert_eq!(statistics["inference_stats"]["success"], json!({"count": 3, "ns": 4500}));
+    assert_eq!(statistics["inference_stats"]["cache_miss"]["count"], 0);
     let all = server.get("/v2/models/stats").await.json();
     assert_eq!(all["model_stats"].as_array().unwrap().len(), 4);
     assert_eq!(server.get("/v2/models/nobody/stats").await.status, StatusCode::NOT_FOUND);

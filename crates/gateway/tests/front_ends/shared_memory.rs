@@ -40,16 +40,16 @@ fn register(file: &SharedFile, byte_size: u64) -> String {
 const REGISTER: &str = "/v2/systemsharedmemory/region/r/register";
 
 fn add(b_size: u64, out_size: u64) -> Value {
-    let place = |offset: u64, byte_size: u64| {
+    let range = |offset: u64, byte_size: u64| {
         json!({"shared_memory_region": "r", "shared_memory_offset": offset,
                "shared_memory_byte_size": byte_size})
     };
     json!({
         "inputs": [
-            {"name": "a", "datatype": "FP32", "shape": [1, 3], "parameters": place(0, 12)},
-            {"name": "b", "datatype": "FP32", "shape": [1, 3], "parameters": place(12, b_size)},
+            {"name": "a", "datatype": "FP32", "shape": [1, 3], "parameters": range(0, 12)},
+            {"name": "b", "datatype": "FP32", "shape": [1, 3], "parameters": range(12, b_size)},
         ],
-        "outputs": [{"name": "sum", "parameters": place(24, out_size)}],
+        "outputs": [{"name": "sum", "parameters": range(24, out_size)}],
     })
 }
 

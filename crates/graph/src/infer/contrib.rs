@@ -5,16 +5,17 @@ use tessera_core::Dim;
 use super::elementwise::broadcast_some;
 use super::fact::Dims;
 use super::operator::Operator;
-use super::{convolution, indexing, matrix, movement, reduction, resize, rules, sequence};
+use super::standard_rules::infer_standard_dims;
+use super::{convolution, indexing, matrix, movement, reduction, resize, sequence};
 
 /// The dimensions of each output; those that are missing at the end are unknown.
-pub(crate) fn dims(operator: &Operator<'_>) -> Vec<Dims> {
+pub(crate) fn infer_contrib_dims(operator: &Operator<'_>) -> Vec<Dims> {
     let one: Dims = match operator.op_type {
-        "FusedConv" => return rules::standard(operator, "Conv"),
-        "FusedGemm" => return rules::standard(operator, "Gemm"),
-        "DynamicQuantizeLSTM" => return rules::standard(operator, "LSTM"),
+        "FusedConv" => return infer_standard_dims(operator, "Conv"),
+        "FusedGemm" => return infer_standard_dims(operator, "Gemm"),
+        "DynamicQuantizeLSTM" => return infer_standard_dims(operator, "LSTM"),
         "DequantizeLinear" | "GatherND" | "Pad" | "QLinearConv" | "QuantizeLinear" | "Range" => {
-            return rules::standard(operator, operator.op_type);
+            return infer_standard_dims(operator, operator.op_type);
         }
 
         "BiasAdd"
@@ -35,16 +36,16 @@ pub(crate) fn dims(operator: &Operator<'_>) -> Vec<Dims> {
         | "QuickGelu"
         | "RotaryEmbedding"
         | "ScaledSiLU"
-        | "Trilu" => operator.same(0),
-        "BiasDropout" => return vec![operator.same(0), operator.same(0)],
+        | "Trilu" => operator.copied_dims(0),
+        "BiasDropout" => return vec![operator.copied_dims(0), operator.copied_dims(0)],
         "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => {
-            return vec![operator.same(0), None, None, operator.same(0)];
+            return vec![operator.copied_dims(0), None, None, operator.copied_dims(0)];
         }
-        "SkipGroupNorm" => return vec![operator.same(0), operator.same(0)],
-        "EmbedLayerNormalization" => return embedding(operator),
-        "BiasSplitGelu" => operator.same(0).map(|mut dims| {
+        "SkipGroupNorm" => return vec![operator.copied_dims(0), operator.copied_dims(0)],
+        "EmbedLayerNormalization" => return infer_embed_layer_normalization(operator),
+        "BiasSplitGelu" => operator.copied_dims(0).map(|mut dims| {
             if let Some(last) = dims.last_mut() {
-                *last = last.fixed().map_or(Dim::Unknown, |size| Dim::Fixed(size / 2));
+                *last = last.fixed_size().map_or(Dim::Unknown, |size| Dim::Fixed(size / 2));
             }
             dims
         }),
@@ -53,40 +54,42 @@ pub(crate) fn dims(operator: &Operator<'_>) -> Vec<Dims> {
         "QLinearConcat" => {
             let quantised = operator.inputs.iter().skip(2).step_by(3);
             let inputs: Vec<_> = quantised.map(|fact| fact.and_then(|fact| fact.dims())).collect();
-            indexing::concat(operator, &inputs)
+            indexing::infer_concat(operator, &inputs)
         }
-        "QLinearReduceMean" => reduction::reduce_from(operator, usize::MAX),
+        "QLinearReduceMean" => reduction::infer_reduce_with_axes(operator, usize::MAX),
         "QLinearAveragePool" | "QLinearGlobalAveragePool"
-            if operator.integer("channels_last", 0) != 0 =>
+            if operator.integer_attribute("channels_last", 0) != 0 =>
         {
             None
         }
-        "QLinearAveragePool" => convolution::pool(operator),
-        "QLinearGlobalAveragePool" => convolution::global(operator),
-        "MaxpoolWithMask" => convolution::pool(operator),
-        "GridSample" => resize::sampled(operator),
-        "ExpandDims" => movement::expand_dims(operator),
+        "QLinearAveragePool" => convolution::infer_pool(operator),
+        "QLinearGlobalAveragePool" => convolution::infer_global_pool(operator),
+        "MaxpoolWithMask" => convolution::infer_pool(operator),
+        "GridSample" => resize::infer_grid_sample(operator),
+        "ExpandDims" => movement::infer_expand_dims(operator),
 
-        "FusedMatMul" | "FusedMatMulActivation" | "TransposeMatMul" => matrix::fused(operator),
-        "DynamicQuantizeMatMul" | "GemmFastGelu" | "MatMulInteger16" | "MatMulIntegerToFloat" => {
-            matrix::product_of(operator, 1)
+        "FusedMatMul" | "FusedMatMulActivation" | "TransposeMatMul" => {
+            matrix::infer_fused_matmul(operator)
         }
-        "MatMulNBits" | "MatMulBnb4" => matrix::packed(operator),
-        "QGemm" => matrix::general(operator, 3),
-        "Attention" | "QAttention" => sequence::packed_attention(operator),
-        "MultiHeadAttention" => sequence::multi_head_attention(operator),
-        "GroupQueryAttention" => sequence::group_query_attention(operator),
+        "DynamicQuantizeMatMul" | "GemmFastGelu" | "MatMulInteger16" | "MatMulIntegerToFloat" => {
+            matrix::infer_matmul(operator, 1)
+        }
+        "MatMulNBits" | "MatMulBnb4" => matrix::infer_packed_matmul(operator),
+        "QGemm" => matrix::infer_gemm(operator, 3),
+        "Attention" | "QAttention" => sequence::infer_packed_attention(operator),
+        "MultiHeadAttention" => sequence::infer_multi_head_attention(operator),
+        "GroupQueryAttention" => sequence::infer_group_query_attention(operator),
         _ => None,
     };
     vec![one]
 }
 
 /// Word embeddings: what is looked up, a place per batch, and the sum before normalisation.
-fn embedding(operator: &Operator<'_>) -> Vec<Dims> {
-    let Some([batch, length]) = operator.dims(0) else {
+fn infer_embed_layer_normalization(operator: &Operator<'_>) -> Vec<Dims> {
+    let Some([batch, length]) = operator.input_dims(0) else {
         return Vec::new();
     };
-    let hidden = match operator.dims(2) {
+    let hidden = match operator.input_dims(2) {
         Some([_, hidden]) => hidden.clone(),
         _ => Dim::Unknown,
     };

@@ -2,58 +2,58 @@
 
 use tessera_core::DType;
 
-use super::elementwise::{combines, compares, keeps_type};
+use super::elementwise::{is_broadcast_arithmetic, is_comparison, is_type_preserving};
 use super::operator::Operator;
 use crate::onnx::tensor_proto;
 
 /// What kind of value an output is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum OutputKind {
     /// A tensor of this dtype.
     Tensor(DType),
     /// A sequence, a map or an optional.
-    Other,
+    NonTensor,
     /// Anything.
     Unknown,
 }
 
-impl Kind {
-    fn of(dtype: Option<DType>) -> Self {
+impl OutputKind {
+    fn of_dtype(dtype: Option<DType>) -> Self {
         dtype.map_or(Self::Unknown, Self::Tensor)
     }
 }
 
 /// What kind of value the output at `index` is.
-pub(crate) fn kind(operator: &Operator<'_>, index: usize) -> Kind {
+pub(crate) fn infer_output_kind(operator: &Operator<'_>, index: usize) -> OutputKind {
     match operator.domain {
-        "" => standard(operator, index),
-        "ai.onnx.ml" => machine_learning(operator, index),
-        "com.microsoft" => contrib(operator, index),
-        "com.microsoft.nchwc" => Kind::of(operator.dtype(0)),
-        _ => Kind::Unknown,
+        "" => infer_standard_kind(operator, index),
+        "ai.onnx.ml" => infer_machine_learning_kind(operator, index),
+        "com.microsoft" => infer_contrib_kind(operator, index),
+        "com.microsoft.nchwc" => OutputKind::of_dtype(operator.input_dtype(0)),
+        _ => OutputKind::Unknown,
     }
 }
 
-fn standard(operator: &Operator<'_>, index: usize) -> Kind {
+fn infer_standard_kind(operator: &Operator<'_>, index: usize) -> OutputKind {
     let name = operator.op_type;
-    let input = |index: usize| operator.dtype(index);
-    let is_other = || operator.input(0).is_some_and(|fact| fact.other);
+    let input = |index: usize| operator.input_dtype(index);
+    let is_other = || operator.input_fact(0).is_some_and(|fact| fact.non_tensor);
     if matches!(name, "Identity" | "OptionalGetElement") && is_other() {
         // The element of an optional may be a sequence or a tensor.
-        return if name == "Identity" { Kind::Other } else { Kind::Unknown };
+        return if name == "Identity" { OutputKind::NonTensor } else { OutputKind::Unknown };
     }
-    if compares(name) {
-        return Kind::Tensor(DType::Bool);
+    if is_comparison(name) {
+        return OutputKind::Tensor(DType::Bool);
     }
-    if combines(name) {
-        return Kind::of(first_known(operator, 0, 1));
+    if is_broadcast_arithmetic(name) {
+        return OutputKind::of_dtype(first_known(operator, 0, 1));
     }
-    Kind::of(match (name, index) {
+    OutputKind::of_dtype(match (name, index) {
         (
             "Optional" | "SequenceConstruct" | "SequenceEmpty" | "SequenceErase" | "SequenceInsert",
             _,
         )
-        | ("SequenceMap" | "SplitToSequence", _) => return Kind::Other,
+        | ("SequenceMap" | "SplitToSequence", _) => return OutputKind::NonTensor,
         ("IsInf" | "IsNaN" | "Not" | "OptionalHasElement" | "RegexFullMatch", _) => {
             Some(DType::Bool)
         }
@@ -64,20 +64,20 @@ fn standard(operator: &Operator<'_>, index: usize) -> Kind {
         ("Dropout", 1) if operator.opset() >= 10 => Some(DType::Bool),
         ("BatchNormalization", 1..) => input(if operator.opset() >= 14 { 3 } else { 1 }),
         ("LayerNormalization" | "SimplifiedLayerNormalization", 1..) => {
-            operator.named_dtype("stash_type").or(Some(DType::F32))
+            operator.dtype_attribute("stash_type").or(Some(DType::F32))
         }
         ("Attention", 1) => input(4).or(input(1)),
         ("Attention", 2) => input(5).or(input(2)),
         ("CausalConvWithState" | "LinearAttention", 1..) => None,
         ("Concat", _) => first_known(operator, 0, 1),
         ("Cast", _) => cast_target(operator),
-        ("BitCast", _) => operator.named_dtype("to"),
+        ("BitCast", _) => operator.dtype_attribute("to"),
         ("CastLike", _) => input(1),
         ("QuantizeLinear", _) => {
-            operator.named_dtype("output_dtype").or(input(2)).or(Some(DType::U8))
+            operator.dtype_attribute("output_dtype").or(input(2)).or(Some(DType::U8))
         }
         ("DequantizeLinear", _) => {
-            operator.named_dtype("output_dtype").or(input(1)).or(Some(DType::F32))
+            operator.dtype_attribute("output_dtype").or(input(1)).or(Some(DType::F32))
         }
         ("DynamicQuantizeLinear", 1) => Some(DType::F32),
         ("DynamicQuantizeLinear", _) => Some(DType::U8),
@@ -88,12 +88,14 @@ fn standard(operator: &Operator<'_>, index: usize) -> Kind {
             None => Some(DType::F32),
         },
         ("Bernoulli" | "EyeLike" | "RandomNormalLike" | "RandomUniformLike", _) => {
-            operator.named_dtype("dtype").or(input(0))
+            operator.dtype_attribute("dtype").or(input(0))
         }
-        ("RandomNormal" | "RandomUniform", _) => operator.named_dtype("dtype").or(Some(DType::F32)),
-        ("Multinomial", _) => operator.named_dtype("dtype").or(Some(DType::I32)),
+        ("RandomNormal" | "RandomUniform", _) => {
+            operator.dtype_attribute("dtype").or(Some(DType::F32))
+        }
+        ("Multinomial", _) => operator.dtype_attribute("dtype").or(Some(DType::I32)),
         ("BlackmanWindow" | "HammingWindow" | "HannWindow" | "MelWeightMatrix", _) => {
-            operator.named_dtype("output_datatype").or(Some(DType::F32))
+            operator.dtype_attribute("output_datatype").or(Some(DType::F32))
         }
         ("Range", _) => first_known(operator, 0, 1),
         ("OneHot", _) => input(2),
@@ -101,13 +103,13 @@ fn standard(operator: &Operator<'_>, index: usize) -> Kind {
         ("StringNormalizer" | "StringSplit", _) => Some(DType::String),
         ("TfIdfVectorizer", _) => Some(DType::F32),
         ("ImageDecoder", _) => Some(DType::U8),
-        (name, _) if keeps_type(name) || keeps_dtype(name) => input(0),
+        (name, _) if is_type_preserving(name) || is_dtype_preserving(name) => input(0),
         _ => None,
     })
 }
 
 /// Whether all outputs have the dtype of the first input, though not its dimensions.
-fn keeps_dtype(name: &str) -> bool {
+fn is_dtype_preserving(name: &str) -> bool {
     matches!(
         name,
         "AffineGrid"
@@ -183,24 +185,24 @@ fn first_known(operator: &Operator<'_>, start: usize, step: usize) -> Option<DTy
 
 /// The dtype that `Cast` gives: a number, before opset 6 a name.
 fn cast_target(operator: &Operator<'_>) -> Option<DType> {
-    operator.named_dtype("to").or_else(|| {
-        let name = operator.text("to").to_ascii_uppercase();
+    operator.dtype_attribute("to").or_else(|| {
+        let name = operator.text_attribute("to").to_ascii_uppercase();
         tensor_proto::DataType::from_str_name(&name)
             .and_then(|dtype| DType::from_onnx(dtype as i32))
     })
 }
 
-fn machine_learning(operator: &Operator<'_>, index: usize) -> Kind {
+fn infer_machine_learning_kind(operator: &Operator<'_>, index: usize) -> OutputKind {
     let has = |name: &str| operator.attribute(name).is_some();
     let has_text = |name: &str| {
         operator.attribute(name).is_some_and(|attribute| !attribute.strings.is_empty())
     };
-    let mapped = || match operator.dtype(0)? {
+    let mapped = || match operator.input_dtype(0)? {
         DType::String => Some(DType::I64),
         _ => Some(DType::String),
     };
-    Kind::of(match (operator.op_type, index) {
-        ("ZipMap", _) => return Kind::Other,
+    OutputKind::of_dtype(match (operator.op_type, index) {
+        ("ZipMap", _) => return OutputKind::NonTensor,
         ("LinearClassifier" | "SVMClassifier" | "TreeEnsembleClassifier", 0) => {
             Some(if has_text("classlabels_strings") { DType::String } else { DType::I64 })
         }
@@ -208,9 +210,9 @@ fn machine_learning(operator: &Operator<'_>, index: usize) -> Kind {
         | ("FeatureVectorizer" | "LinearRegressor" | "Normalizer" | "OneHotEncoder", _)
         | ("SVMRegressor" | "Scaler" | "TreeEnsembleRegressor", _) => Some(DType::F32),
         ("ArrayFeatureExtractor" | "Binarizer" | "Imputer" | "TreeEnsemble", _) => {
-            operator.dtype(0)
+            operator.input_dtype(0)
         }
-        ("CastMap", _) => Some(match operator.text("cast_to") {
+        ("CastMap", _) => Some(match operator.text_attribute("cast_to") {
             "TO_STRING" => DType::String,
             "TO_INT64" => DType::I64,
             _ => DType::F32,
@@ -228,11 +230,11 @@ fn machine_learning(operator: &Operator<'_>, index: usize) -> Kind {
     })
 }
 
-fn contrib(operator: &Operator<'_>, index: usize) -> Kind {
-    let input = |index: usize| operator.dtype(index);
-    Kind::of(match (operator.op_type, index) {
+fn infer_contrib_kind(operator: &Operator<'_>, index: usize) -> OutputKind {
+    let input = |index: usize| operator.input_dtype(index);
+    OutputKind::of_dtype(match (operator.op_type, index) {
         ("QuantizeLinear" | "DequantizeLinear" | "QLinearConv" | "Unique" | "Range", _) => {
-            return standard(operator, index);
+            return infer_standard_kind(operator, index);
         }
         ("MatMulInteger16" | "MulInteger", _) => Some(DType::I32),
         ("MatMulIntegerToFloat", _) => input(2).or(Some(DType::F32)),
@@ -252,10 +254,12 @@ fn contrib(operator: &Operator<'_>, index: usize) -> Kind {
         ("BitmaskBiasDropout" | "BitmaskDropout", 1) => Some(DType::U32),
         ("BeamSearch" | "GreedySearch" | "Sampling" | "WhisperBeamSearch", 0) => Some(DType::I32),
         ("Tokenizer", _) => Some(DType::String),
-        ("MurmurHash3", _) => {
-            Some(if operator.integer("positive", 1) != 0 { DType::U32 } else { DType::I32 })
-        }
-        (name, 0) if keeps_first_dtype(name) => input(0),
+        ("MurmurHash3", _) => Some(if operator.integer_attribute("positive", 1) != 0 {
+            DType::U32
+        } else {
+            DType::I32
+        }),
+        (name, 0) if is_first_dtype_preserving(name) => input(0),
         (
             "Attention"
             | "DecoderMaskedMultiHeadAttention"
@@ -273,7 +277,7 @@ fn contrib(operator: &Operator<'_>, index: usize) -> Kind {
 }
 
 /// Whether the first output of one of ONNX Runtime's own operators has its first input's dtype.
-fn keeps_first_dtype(name: &str) -> bool {
+fn is_first_dtype_preserving(name: &str) -> bool {
     matches!(
         name,
         "Attention"
@@ -357,20 +361,20 @@ fn keeps_first_dtype(name: &str) -> bool {
 mod tests {
     use super::super::testing::{graph_of, shown, types_of};
     use super::*;
-    use crate::builder::{GraphBuilder, int, string};
+    use crate::builder::{GraphBuilder, int_attribute, string_attribute};
 
     #[test]
     fn every_output_gets_the_dtype_of_its_own() {
-        let mut builder = GraphBuilder::new("outputs").opset(21);
-        let x = builder.input("x", DType::F16, [2, 8]);
-        let k = builder.weight_i64("k", &[1], vec![3]);
-        let top = builder.node_multi("TopK", &[&x, &k], 2, []);
-        let dropped = builder.node_multi("Dropout", &[&x], 2, []);
-        let full = builder.node("Cast", &[&x], [int("to", 1)]);
-        let quantised = builder.node_multi("DynamicQuantizeLinear", &[&full], 3, []);
-        let like = builder.node("CastLike", &[&x, &full], []);
+        let mut builder = GraphBuilder::new("outputs").with_opset(21);
+        let x = builder.add_input("x", DType::F16, [2, 8]);
+        let k = builder.add_i64_weight("k", &[1], vec![3]);
+        let top = builder.add_node_with_outputs("TopK", &[&x, &k], 2, []);
+        let dropped = builder.add_node_with_outputs("Dropout", &[&x], 2, []);
+        let full = builder.add_node("Cast", &[&x], [int_attribute("to", 1)]);
+        let quantised = builder.add_node_with_outputs("DynamicQuantizeLinear", &[&full], 3, []);
+        let like = builder.add_node("CastLike", &[&x, &full], []);
         for output in [&like, &top[0], &dropped[1], &quantised[0]] {
-            builder.output(output);
+            builder.add_output(output);
         }
         let graph = graph_of(builder);
         let types = types_of(&graph);
@@ -389,10 +393,10 @@ mod tests {
 
     #[test]
     fn the_first_cast_named_its_dtype() {
-        let mut builder = GraphBuilder::new("cast").opset(1);
-        let x = builder.input("x", DType::F32, [2]);
-        let cast = builder.node("Cast", &[&x], [string("to", "INT64")]);
-        builder.output(&cast);
+        let mut builder = GraphBuilder::new("cast").with_opset(1);
+        let x = builder.add_input("x", DType::F32, [2]);
+        let cast = builder.add_node("Cast", &[&x], [string_attribute("to", "INT64")]);
+        builder.add_output(&cast);
         let graph = graph_of(builder);
         let types = types_of(&graph);
         assert_eq!(shown(&graph, &types, &cast), "i64[2]");

@@ -2,7 +2,7 @@
 
 use tessera_core::{DType, Dim, TensorType};
 
-use super::value::{self, Element};
+use super::element::{self, Element};
 use crate::model::Weight;
 use crate::onnx::{TensorProto, tensors};
 
@@ -20,31 +20,32 @@ pub(crate) struct Fact {
     /// Its elements, row-major, where it is small and its shape is fixed.
     pub(crate) elements: Option<Vec<Element>>,
     /// Whether it is known to be no tensor.
-    pub(crate) other: bool,
+    pub(crate) non_tensor: bool,
 }
 
 impl Fact {
     /// A tensor of this type.
-    pub(crate) fn of(mut tensor: TensorType) -> Self {
+    pub(crate) fn of_type(mut tensor: TensorType) -> Self {
         tensor.dims = tensor.dims.filter(|dims| dims.len() <= HIGHEST_RANK);
         Self { tensor: Some(tensor), ..Self::default() }
     }
 
     /// A tensor of one element.
-    pub(crate) fn scalar(dtype: DType) -> Self {
-        Self::of(TensorType::new(dtype, Vec::new()))
+    pub(crate) fn of_scalar(dtype: DType) -> Self {
+        Self::of_type(TensorType::new(dtype, Vec::new()))
     }
 
     /// Something that is no tensor.
-    pub(crate) fn no_tensor() -> Self {
-        Self { other: true, ..Self::default() }
+    pub(crate) fn of_non_tensor() -> Self {
+        Self { non_tensor: true, ..Self::default() }
     }
 
     /// All that a constant tells.
     pub(crate) fn of_weight(weight: &Weight) -> Self {
-        let mut fact = weight.tensor_type().map(Self::of).unwrap_or_default();
+        let mut fact = weight.tensor_type().map(Self::of_type).unwrap_or_default();
         let count = fact.small_count();
-        fact.elements = value::of_weight(weight).filter(|elements| Some(elements.len()) == count);
+        fact.elements =
+            element::elements_of_weight(weight).filter(|elements| Some(elements.len()) == count);
         fact
     }
 
@@ -54,9 +55,9 @@ impl Fact {
             return Self::default();
         };
         let dims = shape.into_iter().map(Dim::Fixed).collect();
-        let fact = Self::of(TensorType::new(dtype, dims));
+        let fact = Self::of_type(TensorType::new(dtype, dims));
         if fact.small_count().is_some()
-            && let Ok(weight) = tensors::weight(tensor.clone())
+            && let Ok(weight) = tensors::weight_from_tensor(tensor.clone())
         {
             return Self::of_weight(&weight);
         }
@@ -70,9 +71,9 @@ impl Fact {
 
     /// The number of its elements, where that is fixed and small enough to follow them.
     pub(crate) fn small_count(&self) -> Option<usize> {
-        let mut sizes = self.dims()?.iter().map(Dim::fixed);
+        let mut sizes = self.dims()?.iter().map(Dim::fixed_size);
         let count = sizes.try_fold(1usize, |count, size| count.checked_mul(size?))?;
-        Some(count).filter(|&count| count <= value::MOST_ELEMENTS)
+        Some(count).filter(|&count| count <= element::MOST_ELEMENTS)
     }
 
     /// The same without its elements.
@@ -90,7 +91,7 @@ impl Fact {
     }
 
     /// What holds whether the value is this or `second`.
-    pub(crate) fn either(self, second: &Self) -> Self {
+    pub(crate) fn join_with(self, second: &Self) -> Self {
         let tensor = match (self.tensor, &second.tensor) {
             (Some(first), Some(second)) if first.dtype == second.dtype => {
                 let dims = match (first.dims, &second.dims) {
@@ -107,16 +108,16 @@ impl Fact {
             _ => None,
         };
         let elements = self.elements.filter(|elements| Some(elements) == second.elements.as_ref());
-        Self { tensor, elements, other: self.other && second.other }
+        Self { tensor, elements, non_tensor: self.non_tensor && second.non_tensor }
     }
 
     /// The same, its gaps filled with what the file declares.
     pub(crate) fn or_declared(mut self, declared: Option<&TensorType>) -> Self {
-        let Some(declared) = declared.filter(|_| !self.other) else {
+        let Some(declared) = declared.filter(|_| !self.non_tensor) else {
             return self;
         };
         let Some(tensor) = &mut self.tensor else {
-            return Self::of(declared.clone());
+            return Self::of_type(declared.clone());
         };
         let Some(declared) = declared.dims.as_ref().filter(|dims| dims.len() <= HIGHEST_RANK)
         else {
@@ -144,18 +145,18 @@ mod tests {
     use super::*;
 
     fn fact(dims: Vec<Dim>) -> Fact {
-        Fact::of(TensorType::new(DType::F32, dims))
+        Fact::of_type(TensorType::new(DType::F32, dims))
     }
 
     #[test]
     fn what_holds_for_either_value_is_what_both_have() {
         let first = fact(vec![Dim::Fixed(1), Dim::Fixed(2)]);
         let second = fact(vec![Dim::Fixed(1), Dim::Fixed(3)]);
-        let both = first.clone().either(&second);
+        let both = first.clone().join_with(&second);
         assert_eq!(both, fact(vec![Dim::Fixed(1), Dim::Unknown]));
-        let ranks = first.clone().either(&fact(vec![]));
-        assert_eq!(ranks, Fact::of(TensorType::of_any_shape(DType::F32)));
-        assert_eq!(first.either(&Fact::scalar(DType::I64)), Fact::default());
+        let ranks = first.clone().join_with(&fact(vec![]));
+        assert_eq!(ranks, Fact::of_type(TensorType::of_any_shape(DType::F32)));
+        assert_eq!(first.join_with(&Fact::of_scalar(DType::I64)), Fact::default());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The types of every value of a graph: dtypes and dimensions, as far as they can be told.
+//! The types of every value of a graph: dtypes and dimensions, as far as they are known.
 //!
 //! One pass over the nodes in their order. Each node's outputs follow from its inputs by the rule
 //! of its operator; what the file declares fills the gaps. A rule that does not understand a node
@@ -8,12 +8,14 @@
 //! `Shape → Gather → Concat → Reshape` gives a shape only to whoever knows the elements.
 
 mod contrib;
-mod control;
+mod control_flow;
 mod convolution;
 mod dtype;
+mod element;
+mod element_rules;
 mod elementwise;
 mod fact;
-mod given;
+mod given_shapes;
 mod indexing;
 mod matrix;
 mod movement;
@@ -22,27 +24,27 @@ mod reduction;
 mod resize;
 mod rules;
 mod sequence;
-mod value;
+mod standard_rules;
 
 use std::collections::BTreeMap;
 
 use tessera_core::{Result, TensorType};
 
-use crate::model::{Graph, Node, ValueId};
+use crate::model::{Graph, GraphNode, ValueId};
 
-pub(crate) use control::{bodies, is_control, run_body, scan_length};
+pub(crate) use control_flow::{control_flow_bodies, infer_body, is_control_flow, scan_length};
 pub(crate) use fact::Fact;
 pub(crate) use matrix::einsum_letters;
 pub(crate) use operator::{Operator, Scope};
 
-/// The type of every value of a graph, as far as it could be told.
+/// The type of every value of a graph, as far as it is known.
 #[derive(Clone, Debug)]
-pub struct Types {
+pub struct InferredTypes {
     facts: Vec<Fact>,
 }
 
-impl Types {
-    /// The type of a value; `None` where not even its dtype could be told.
+impl InferredTypes {
+    /// The type of a value; `None` where not even its dtype is known.
     ///
     /// Its dimensions may be missing, or some of them be symbolic or unknown.
     pub fn get(&self, id: ValueId) -> Option<&TensorType> {
@@ -50,17 +52,18 @@ impl Types {
     }
 
     /// Whether the value is known to be no tensor but a sequence, a map or an optional.
-    pub fn is_other(&self, id: ValueId) -> bool {
-        self.facts.get(id.index()).is_some_and(|fact| fact.other)
+    pub fn is_non_tensor(&self, id: ValueId) -> bool {
+        self.facts.get(id.index()).is_some_and(|fact| fact.non_tensor)
     }
 
     /// The type of a value that is to pass between blocks; fails where it can't.
-    pub(crate) fn known(&self, graph: &Graph, id: ValueId) -> Result<&TensorType> {
+    pub(crate) fn require_type(&self, graph: &Graph, id: ValueId) -> Result<&TensorType> {
         self.get(id).ok_or_else(|| {
             let name = graph.value_name(id);
-            let why = match self.is_other(id) {
-                true => "is a sequence, map or optional, and only tensors pass between blocks",
-                false => "has no dtype that could be told, and can't pass between blocks",
+            let why = if self.is_non_tensor(id) {
+                "is a sequence, map or optional, and only tensors pass between blocks"
+            } else {
+                "has no known dtype, and can't pass between blocks"
             };
             tessera_core::Error::unsupported(format!("tensor \"{name}\" {why}"))
         })
@@ -76,8 +79,8 @@ impl Types {
 ///
 /// A symbol that a given shape fixes is fixed everywhere. Fails only where `shapes` makes no
 /// sense: for a name that is no input, or a shape that its input can't have.
-pub fn infer(graph: &Graph, shapes: &BTreeMap<String, Vec<usize>>) -> Result<Types> {
-    let given = given::Given::new(graph, shapes)?;
+pub fn infer_types(graph: &Graph, shapes: &BTreeMap<String, Vec<usize>>) -> Result<InferredTypes> {
+    let given = given_shapes::GivenShapes::new(graph, shapes)?;
     let mut facts = vec![Fact::default(); graph.value_count()];
     let mut set = |id: ValueId, fact: Fact| {
         if let Some(slot) = facts.get_mut(id.index()) {
@@ -89,50 +92,51 @@ pub fn infer(graph: &Graph, shapes: &BTreeMap<String, Vec<usize>>) -> Result<Typ
     }
     for &id in graph.inputs() {
         if let Some(declared) = graph.declared_type(id) {
-            set(id, Fact::of(given.input(id, declared)));
+            set(id, Fact::of_type(given.input_type(id, declared)));
         }
     }
     for node in graph.nodes() {
         let scope = scope_of(graph, node, &facts);
-        let outputs = evaluate(&Operator::of_node(node, &facts, &scope));
+        let outputs = infer_output_facts(&Operator::of_node(node, &facts, &scope));
         for (id, fact) in node.outputs.iter().zip(outputs) {
             let Some(id) = *id else { continue };
-            let declared = graph.declared_type(id).map(|declared| given.substitute(declared));
+            let declared =
+                graph.declared_type(id).map(|declared| given.substitute_symbols(declared));
             if let Some(slot) = facts.get_mut(id.index()) {
                 *slot = fact.or_declared(declared.as_ref());
             }
         }
     }
-    Ok(Types { facts })
+    Ok(InferredTypes { facts })
 }
 
 /// What the bodies of a node see of the graph around them.
-pub(crate) fn scope_of<'a>(graph: &'a Graph, node: &Node, facts: &[Fact]) -> Scope<'a> {
+pub(crate) fn scope_of<'a>(graph: &'a Graph, node: &GraphNode, facts: &[Fact]) -> Scope<'a> {
     let mut scope = Scope::new(graph.opsets());
     for (index, id) in node.captures.iter().enumerate() {
         let fact = facts.get(id.index()).cloned().unwrap_or_default();
-        scope.insert(format!("@{index}"), fact);
+        scope.insert_fact(format!("@{index}"), fact);
     }
     scope
 }
 
 /// What is known of each output of an operator.
-fn evaluate(operator: &Operator<'_>) -> Vec<Fact> {
-    if is_control(operator) {
-        return control::outputs(operator);
+fn infer_output_facts(operator: &Operator<'_>) -> Vec<Fact> {
+    if is_control_flow(operator) {
+        return control_flow::infer_control_flow(operator);
     }
-    let mut dims = rules::dims(operator).into_iter();
+    let mut dims = rules::infer_output_dims(operator).into_iter();
     let mut outputs: Vec<Fact> = (0..operator.output_count)
         .map(|index| {
             let dims = dims.next().flatten();
-            match dtype::kind(operator, index) {
-                dtype::Kind::Tensor(dtype) => Fact::of(TensorType { dtype, dims }),
-                dtype::Kind::Other => Fact::no_tensor(),
-                dtype::Kind::Unknown => Fact::default(),
+            match dtype::infer_output_kind(operator, index) {
+                dtype::OutputKind::Tensor(dtype) => Fact::of_type(TensorType { dtype, dims }),
+                dtype::OutputKind::NonTensor => Fact::of_non_tensor(),
+                dtype::OutputKind::Unknown => Fact::default(),
             }
         })
         .collect();
-    value::propagate(operator, &mut outputs);
+    element_rules::propagate_elements(operator, &mut outputs);
     outputs
 }
 
@@ -143,32 +147,32 @@ pub(crate) mod testing {
 
     use tessera_core::Dim;
 
-    use super::{Types, infer};
+    use super::{InferredTypes, infer_types};
     use crate::builder::GraphBuilder;
     use crate::model::Graph;
     use crate::{NoExternalData, onnx};
 
     /// The graph that a builder holds.
     pub(crate) fn graph_of(builder: GraphBuilder) -> Graph {
-        onnx::read::from_proto(builder.build(), &mut NoExternalData).unwrap()
+        onnx::read::from_proto(builder.build_model(), &mut NoExternalData).unwrap()
     }
 
     /// The types of a graph without given shapes.
-    pub(crate) fn types_of(graph: &Graph) -> Types {
-        infer(graph, &BTreeMap::new()).unwrap()
+    pub(crate) fn types_of(graph: &Graph) -> InferredTypes {
+        infer_types(graph, &BTreeMap::new()).unwrap()
     }
 
     /// The type of one value as users see it; `none` where it is not known.
-    pub(crate) fn shown(graph: &Graph, types: &Types, name: &str) -> String {
+    pub(crate) fn shown(graph: &Graph, types: &InferredTypes, name: &str) -> String {
         let id = graph.find_value(name).unwrap();
         types.get(id).map_or("none".to_owned(), ToString::to_string)
     }
 
     /// The type of the output of the only interesting node, `build`'s result.
     pub(crate) fn type_of(opset: i64, build: impl FnOnce(&mut GraphBuilder) -> String) -> String {
-        let mut builder = GraphBuilder::new("test").opset(opset);
+        let mut builder = GraphBuilder::new("test").with_opset(opset);
         let output = build(&mut builder);
-        builder.output(&output);
+        builder.add_output(&output);
         let graph = graph_of(builder);
         let types = types_of(&graph);
         shown(&graph, &types, &output)
@@ -186,18 +190,18 @@ mod tests {
 
     use super::testing::{graph_of, shown, symbol, types_of};
     use super::*;
-    use crate::builder::{GraphBuilder, int};
+    use crate::builder::{GraphBuilder, int_attribute};
 
     #[test]
     fn declared_types_fill_the_gaps_and_never_contradict_what_was_inferred() {
         let mut builder = GraphBuilder::new("gaps");
-        let x = builder.input("x", DType::F32, [symbol("batch"), Dim::Fixed(4)]);
-        let relu = builder.node("Relu", &[&x], []);
-        builder.declare(&relu, DType::F32, [7, 9]);
-        let mask = builder.input("mask", DType::Bool, [4]);
-        let some = builder.node("Compress", &[&relu, &mask], [int("axis", 1)]);
-        builder.declare(&some, DType::F32, [symbol("ignored"), symbol("kept")]);
-        builder.output(&some);
+        let x = builder.add_input("x", DType::F32, [symbol("batch"), Dim::Fixed(4)]);
+        let relu = builder.add_node("Relu", &[&x], []);
+        builder.declare_type(&relu, DType::F32, [7, 9]);
+        let mask = builder.add_input("mask", DType::Bool, [4]);
+        let some = builder.add_node("Compress", &[&relu, &mask], [int_attribute("axis", 1)]);
+        builder.declare_type(&some, DType::F32, [symbol("ignored"), symbol("kept")]);
+        builder.add_output(&some);
         let graph = graph_of(builder);
         let types = types_of(&graph);
         assert_eq!(shown(&graph, &types, &relu), "f32[batch,4]");
@@ -207,14 +211,14 @@ mod tests {
     #[test]
     fn a_given_shape_reaches_declared_symbols_between_nodes() {
         let mut builder = GraphBuilder::new("given");
-        let x = builder.input("x", DType::F32, [symbol("batch"), Dim::Fixed(4)]);
-        let mask = builder.input("mask", DType::Bool, [4]);
-        let some = builder.node("Compress", &[&x, &mask], []);
-        builder.declare(&some, DType::F32, [symbol("batch")]);
-        builder.output(&some);
+        let x = builder.add_input("x", DType::F32, [symbol("batch"), Dim::Fixed(4)]);
+        let mask = builder.add_input("mask", DType::Bool, [4]);
+        let some = builder.add_node("Compress", &[&x, &mask], []);
+        builder.declare_type(&some, DType::F32, [symbol("batch")]);
+        builder.add_output(&some);
         let graph = graph_of(builder);
         let shapes = BTreeMap::from([("x".to_owned(), vec![8, 4])]);
-        let types = infer(&graph, &shapes).unwrap();
+        let types = infer_types(&graph, &shapes).unwrap();
         assert_eq!(shown(&graph, &types, &some), "f32[8]");
         assert_eq!(shown(&graph, &types, "x"), "f32[8,4]");
     }
@@ -222,14 +226,14 @@ mod tests {
     #[test]
     fn a_sequence_is_no_tensor() {
         let mut builder = GraphBuilder::new("sequence");
-        let x = builder.input("x", DType::F32, [4]);
-        let sequence = builder.node("SequenceConstruct", &[&x, &x], []);
-        let length = builder.node("SequenceLength", &[&sequence], []);
-        builder.output(&length);
+        let x = builder.add_input("x", DType::F32, [4]);
+        let sequence = builder.add_node("SequenceConstruct", &[&x, &x], []);
+        let length = builder.add_node("SequenceLength", &[&sequence], []);
+        builder.add_output(&length);
         let graph = graph_of(builder);
         let types = types_of(&graph);
         let id = graph.find_value(&sequence).unwrap();
-        assert!(types.is_other(id));
+        assert!(types.is_non_tensor(id));
         assert_eq!(types.get(id), None);
         assert_eq!(shown(&graph, &types, &length), "i64[]");
     }

@@ -2,20 +2,20 @@
 
 use tessera_core::Dim;
 
-use super::elementwise::broadcast;
+use super::element::Element;
+use super::elementwise::broadcast_shapes;
 use super::fact::{Dims, HIGHEST_RANK};
-use super::operator::{Axes, Operator, axis_of};
-use super::value::Element;
+use super::operator::{Axes, Operator, resolve_axis};
 
 /// A number of elements: a fixed factor, and factors that are symbols.
-struct Count<'a> {
+struct ElementCount<'a> {
     fixed: usize,
     symbols: Vec<&'a str>,
 }
 
-impl<'a> Count<'a> {
+impl<'a> ElementCount<'a> {
     /// The elements of a tensor of these dimensions; `None` where one is unknown.
-    fn of(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Self> {
+    fn of_dims(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Self> {
         let mut count = Self { fixed: 1, symbols: Vec::new() };
         for dim in dims {
             match dim {
@@ -28,7 +28,7 @@ impl<'a> Count<'a> {
     }
 
     /// The dimension that, times `other`, makes this many.
-    fn divided_by(mut self, other: &Count<'_>) -> Dim {
+    fn divided_by(mut self, other: &ElementCount<'_>) -> Dim {
         for symbol in &other.symbols {
             let Some(place) = self.symbols.iter().position(|known| known == symbol) else {
                 return Dim::Unknown;
@@ -47,15 +47,15 @@ impl<'a> Count<'a> {
 }
 
 /// The dimensions that `Reshape` gives.
-pub(crate) fn reshape(operator: &Operator<'_>) -> Dims {
-    let wanted = operator.list("shape", 1)?;
-    let input = operator.dims(0);
-    let keeps_zero = operator.integer("allowzero", 0) != 0;
+pub(crate) fn infer_reshape(operator: &Operator<'_>) -> Dims {
+    let wanted = operator.attribute_or_input("shape", 1)?;
+    let input = operator.input_dims(0);
+    let keeps_zero = operator.integer_attribute("allowzero", 0) != 0;
     let dim = |(axis, element): (usize, &Element)| match element {
         Element::Fixed(0) if !keeps_zero => {
             input.and_then(|dims| dims.get(axis)).cloned().unwrap_or(Dim::Unknown)
         }
-        element => element.dim(),
+        element => element.to_dim(),
     };
     let mut dims: Vec<Dim> = wanted.iter().enumerate().map(dim).collect();
     // The elements stay as many, so one dimension that is -1 or not known follows from the others.
@@ -63,52 +63,55 @@ pub(crate) fn reshape(operator: &Operator<'_>) -> Dims {
     let unknown: Vec<usize> = unknown.map(|(axis, _)| axis).collect();
     if let ([axis], Some(input)) = (unknown.as_slice(), input) {
         let others = dims.iter().enumerate().filter(|(other, _)| other != axis);
-        let rest = match (Count::of(input), Count::of(others.map(|(_, dim)| dim))) {
-            (Some(whole), Some(others)) => whole.divided_by(&others),
-            _ => Dim::Unknown,
-        };
+        let rest =
+            match (ElementCount::of_dims(input), ElementCount::of_dims(others.map(|(_, dim)| dim)))
+            {
+                (Some(whole), Some(others)) => whole.divided_by(&others),
+                _ => Dim::Unknown,
+            };
         *dims.get_mut(*axis)? = rest;
     }
     Some(dims)
 }
 
 /// The dimensions that `Flatten` gives.
-pub(crate) fn flatten(operator: &Operator<'_>) -> Dims {
-    let dims = operator.dims(0)?;
+pub(crate) fn infer_flatten(operator: &Operator<'_>) -> Dims {
+    let dims = operator.input_dims(0)?;
     // The axis may be the rank itself: everything goes to the front.
-    let axis = axis_of(operator.integer("axis", 1), dims.len() + 1)?;
-    let axis = if operator.integer("axis", 1) < 0 { axis.checked_sub(1)? } else { axis };
-    let one = Count { fixed: 1, symbols: Vec::new() };
-    let product =
-        |dims: &[Dim]| Count::of(dims).map_or(Dim::Unknown, |count| count.divided_by(&one));
+    let axis = resolve_axis(operator.integer_attribute("axis", 1), dims.len() + 1)?;
+    let axis = if operator.integer_attribute("axis", 1) < 0 { axis.checked_sub(1)? } else { axis };
+    let one = ElementCount { fixed: 1, symbols: Vec::new() };
+    let product = |dims: &[Dim]| {
+        ElementCount::of_dims(dims).map_or(Dim::Unknown, |count| count.divided_by(&one))
+    };
     Some(vec![product(dims.get(..axis)?), product(dims.get(axis..)?)])
 }
 
 /// The dimensions that `Transpose` gives.
-pub(crate) fn transpose(operator: &Operator<'_>) -> Dims {
-    let dims = operator.dims(0)?;
-    let Some(order) = operator.integers("perm") else {
+pub(crate) fn infer_transpose(operator: &Operator<'_>) -> Dims {
+    let dims = operator.input_dims(0)?;
+    let Some(order) = operator.integers_attribute("perm") else {
         return Some(dims.iter().rev().cloned().collect());
     };
     if order.len() != dims.len() {
         return None;
     }
-    order.iter().map(|&axis| dims.get(axis_of(axis, dims.len())?).cloned()).collect()
+    order.iter().map(|&axis| dims.get(resolve_axis(axis, dims.len())?).cloned()).collect()
 }
 
 /// The dimensions that `Squeeze` gives.
-pub(crate) fn squeeze(operator: &Operator<'_>) -> Dims {
-    let dims = operator.dims(0)?;
+pub(crate) fn infer_squeeze(operator: &Operator<'_>) -> Dims {
+    let dims = operator.input_dims(0)?;
     let mut gone = vec![false; dims.len()];
-    match operator.axes(1) {
+    match operator.read_axes(1) {
         Axes::Known(axes) => {
             for axis in axes {
-                *gone.get_mut(axis_of(axis, dims.len())?)? = true;
+                *gone.get_mut(resolve_axis(axis, dims.len())?)? = true;
             }
         }
         Axes::Missing => {
             for (gone, dim) in gone.iter_mut().zip(dims) {
-                *gone = dim.fixed()? == 1;
+                *gone = dim.fixed_size()? == 1;
             }
         }
         Axes::Unknown => return None,
@@ -118,23 +121,23 @@ pub(crate) fn squeeze(operator: &Operator<'_>) -> Dims {
 }
 
 /// The dimensions that `Unsqueeze` gives.
-pub(crate) fn unsqueeze(operator: &Operator<'_>) -> Dims {
-    match operator.axes(1) {
-        Axes::Known(axes) => with_new_axes(operator.dims(0)?, &axes),
+pub(crate) fn infer_unsqueeze(operator: &Operator<'_>) -> Dims {
+    match operator.read_axes(1) {
+        Axes::Known(axes) => with_new_axes(operator.input_dims(0)?, &axes),
         _ => None,
     }
 }
 
 /// The dimensions that ONNX Runtime's `ExpandDims` gives.
-pub(crate) fn expand_dims(operator: &Operator<'_>) -> Dims {
-    with_new_axes(operator.dims(0)?, &[operator.single(1)?.integer()?])
+pub(crate) fn infer_expand_dims(operator: &Operator<'_>) -> Dims {
+    with_new_axes(operator.input_dims(0)?, &[operator.input_scalar(1)?.as_integer()?])
 }
 
 fn with_new_axes(dims: &[Dim], axes: &[i64]) -> Dims {
     let rank = dims.len().checked_add(axes.len()).filter(|&rank| rank <= HIGHEST_RANK)?;
     let mut new = vec![false; rank];
     for &axis in axes {
-        *new.get_mut(axis_of(axis, rank)?)? = true;
+        *new.get_mut(resolve_axis(axis, rank)?)? = true;
     }
     let mut old = dims.iter();
     let all = new.iter().map(|&new| if new { Some(Dim::Fixed(1)) } else { old.next().cloned() });
@@ -143,22 +146,24 @@ fn with_new_axes(dims: &[Dim], axes: &[i64]) -> Dims {
 }
 
 /// The dimensions that `Expand` gives.
-pub(crate) fn expand(operator: &Operator<'_>) -> Dims {
-    let dims = operator.dims(0)?;
-    let wanted: Vec<Dim> = operator.list("shape", 1)?.iter().map(Element::dim).collect();
-    Some(broadcast(&[dims, &wanted]))
+pub(crate) fn infer_expand(operator: &Operator<'_>) -> Dims {
+    let dims = operator.input_dims(0)?;
+    let wanted: Vec<Dim> =
+        operator.attribute_or_input("shape", 1)?.iter().map(Element::to_dim).collect();
+    Some(broadcast_shapes(&[dims, &wanted]))
 }
 
 /// The dimensions that `Tile` gives.
-pub(crate) fn tile(operator: &Operator<'_>) -> Dims {
-    let dims = operator.dims(0)?;
-    let repeats = operator.list("repeats", 1).filter(|repeats| repeats.len() == dims.len());
+pub(crate) fn infer_tile(operator: &Operator<'_>) -> Dims {
+    let dims = operator.input_dims(0)?;
+    let repeats =
+        operator.attribute_or_input("repeats", 1).filter(|repeats| repeats.len() == dims.len());
     let Some(repeats) = repeats else {
         return Some(vec![Dim::Unknown; dims.len()]);
     };
     let repeated = |(dim, repeat): (&Dim, &Element)| match (dim, repeat) {
         (dim, Element::Fixed(1)) => dim.clone(),
-        (Dim::Fixed(1), repeat) => repeat.dim(),
+        (Dim::Fixed(1), repeat) => repeat.to_dim(),
         (Dim::Fixed(size), Element::Fixed(times)) => usize::try_from(*times)
             .ok()
             .and_then(|times| size.checked_mul(times))
@@ -169,16 +174,16 @@ pub(crate) fn tile(operator: &Operator<'_>) -> Dims {
 }
 
 /// The dimensions that `Pad` gives.
-pub(crate) fn pad(operator: &Operator<'_>) -> Dims {
-    let mut dims = operator.same(0)?;
+pub(crate) fn infer_pad(operator: &Operator<'_>) -> Dims {
+    let mut dims = operator.copied_dims(0)?;
     let rank = dims.len();
     let unknown = Some(vec![Dim::Unknown; rank]);
     // Opset 1 called them `paddings`.
     let name = if operator.attribute("paddings").is_some() { "paddings" } else { "pads" };
-    let Some(pads) = operator.list(name, 1) else {
+    let Some(pads) = operator.attribute_or_input(name, 1) else {
         return unknown;
     };
-    let axes: Vec<i64> = match operator.axes(3) {
+    let axes: Vec<i64> = match operator.read_axes(3) {
         Axes::Known(axes) => axes,
         Axes::Missing => (0i64..).take(rank).collect(),
         Axes::Unknown => return unknown,
@@ -188,9 +193,9 @@ pub(crate) fn pad(operator: &Operator<'_>) -> Dims {
     }
     let ends = pads.iter().skip(axes.len());
     for (axis, (begin, end)) in axes.iter().zip(pads.iter().zip(ends)) {
-        let dim = dims.get_mut(axis_of(*axis, rank)?)?;
-        let added = begin.integer().zip(end.integer()).and_then(|(a, b)| a.checked_add(b));
-        *dim = match (added, dim.fixed()) {
+        let dim = dims.get_mut(resolve_axis(*axis, rank)?)?;
+        let added = begin.as_integer().zip(end.as_integer()).and_then(|(a, b)| a.checked_add(b));
+        *dim = match (added, dim.fixed_size()) {
             (Some(0), _) => dim.clone(),
             (Some(added), Some(size)) => isize::try_from(added)
                 .ok()
@@ -203,25 +208,29 @@ pub(crate) fn pad(operator: &Operator<'_>) -> Dims {
 }
 
 /// The dimensions that `ConstantOfShape` gives.
-pub(crate) fn constant_of_shape(operator: &Operator<'_>) -> Dims {
-    Some(operator.list("shape", 0)?.iter().map(Element::dim).collect())
+pub(crate) fn infer_constant_of_shape(operator: &Operator<'_>) -> Dims {
+    Some(operator.attribute_or_input("shape", 0)?.iter().map(Element::to_dim).collect())
 }
 
 /// The dimensions that `Range` gives.
-pub(crate) fn range(operator: &Operator<'_>) -> Dims {
-    let length = || match (operator.single(0)?, operator.single(1)?, operator.single(2)?) {
+pub(crate) fn infer_range(operator: &Operator<'_>) -> Dims {
+    let length = || match (
+        operator.input_scalar(0)?,
+        operator.input_scalar(1)?,
+        operator.input_scalar(2)?,
+    ) {
         (Element::Fixed(start), Element::Fixed(limit), Element::Fixed(step)) => {
             let (start, limit, step) = (i128::from(*start), i128::from(*limit), i128::from(*step));
             let (distance, step) =
                 if step < 0 { (start - limit, -step) } else { (limit - start, step) };
             let steps = distance.max(0).checked_add(step)?.checked_sub(1)?.checked_div(step)?;
-            Some(Element::Fixed(i64::try_from(steps).ok()?).dim())
+            Some(Element::Fixed(i64::try_from(steps).ok()?).to_dim())
         }
         (Element::Real(start), Element::Real(limit), Element::Real(step)) => {
             let steps = ((limit - start) / step).ceil().max(0.0);
             (steps < 9.0e15).then_some(Dim::Fixed(steps as usize))
         }
-        (Element::Fixed(0), size @ Element::Symbol(_), Element::Fixed(1)) => Some(size.dim()),
+        (Element::Fixed(0), size @ Element::Symbol(_), Element::Fixed(1)) => Some(size.to_dim()),
         _ => None,
     };
     Some(vec![length().unwrap_or(Dim::Unknown)])
@@ -233,14 +242,14 @@ mod tests {
 
     use super::super::testing::{symbol, type_of};
     use super::*;
-    use crate::builder::{GraphBuilder, int, ints};
+    use crate::builder::{GraphBuilder, int_attribute, ints_attribute};
 
     fn reshaped(shape: &[i64]) -> String {
         type_of(14, |builder: &mut GraphBuilder| {
             let dims = [symbol("n"), Dim::Fixed(6), Dim::Fixed(4)];
-            let x = builder.input("x", DType::F32, dims);
-            let wanted = builder.weight_i64("wanted", &[shape.len()], shape.to_vec());
-            builder.node("Reshape", &[&x, &wanted], [])
+            let x = builder.add_input("x", DType::F32, dims);
+            let wanted = builder.add_i64_weight("wanted", &[shape.len()], shape.to_vec());
+            builder.add_node("Reshape", &[&x, &wanted], [])
         })
     }
 
@@ -257,31 +266,31 @@ mod tests {
     fn moved(op: &str, attributes: Vec<crate::onnx::AttributeProto>) -> String {
         type_of(11, |builder: &mut GraphBuilder| {
             let dims = [symbol("n"), Dim::Fixed(1), Dim::Fixed(4)];
-            let x = builder.input("x", DType::F32, dims);
-            builder.node(op, &[&x], attributes)
+            let x = builder.add_input("x", DType::F32, dims);
+            builder.add_node(op, &[&x], attributes)
         })
     }
 
     #[test]
     fn axes_move_come_and_go() {
         assert_eq!(moved("Transpose", vec![]), "f32[4,1,n]");
-        assert_eq!(moved("Transpose", vec![ints("perm", &[0, 2, 1])]), "f32[n,4,1]");
-        assert_eq!(moved("Transpose", vec![ints("perm", &[0, 2, 7])]), "f32[…]");
-        assert_eq!(moved("Squeeze", vec![ints("axes", &[1])]), "f32[n,4]");
+        assert_eq!(moved("Transpose", vec![ints_attribute("perm", &[0, 2, 1])]), "f32[n,4,1]");
+        assert_eq!(moved("Transpose", vec![ints_attribute("perm", &[0, 2, 7])]), "f32[…]");
+        assert_eq!(moved("Squeeze", vec![ints_attribute("axes", &[1])]), "f32[n,4]");
         assert_eq!(moved("Squeeze", vec![]), "f32[…]");
-        assert_eq!(moved("Unsqueeze", vec![ints("axes", &[0, -1])]), "f32[1,n,1,4,1]");
-        assert_eq!(moved("Unsqueeze", vec![ints("axes", &[0, 0])]), "f32[…]");
+        assert_eq!(moved("Unsqueeze", vec![ints_attribute("axes", &[0, -1])]), "f32[1,n,1,4,1]");
+        assert_eq!(moved("Unsqueeze", vec![ints_attribute("axes", &[0, 0])]), "f32[…]");
         assert_eq!(moved("Flatten", vec![]), "f32[n,4]");
-        assert_eq!(moved("Flatten", vec![int("axis", 3)]), "f32[?,1]");
-        assert_eq!(moved("Flatten", vec![int("axis", -1)]), "f32[n,4]");
+        assert_eq!(moved("Flatten", vec![int_attribute("axis", 3)]), "f32[?,1]");
+        assert_eq!(moved("Flatten", vec![int_attribute("axis", -1)]), "f32[n,4]");
     }
 
     #[test]
     fn padding_adds_to_both_ends() {
         let shown = type_of(13, |builder: &mut GraphBuilder| {
-            let x = builder.input("x", DType::F32, [symbol("n"), Dim::Fixed(5)]);
-            let pads = builder.weight_i64("pads", &[4], vec![0, 1, 0, -2]);
-            builder.node("Pad", &[&x, &pads], [])
+            let x = builder.add_input("x", DType::F32, [symbol("n"), Dim::Fixed(5)]);
+            let pads = builder.add_i64_weight("pads", &[4], vec![0, 1, 0, -2]);
+            builder.add_node("Pad", &[&x, &pads], [])
         });
         assert_eq!(shown, "f32[n,4]");
     }

@@ -3,17 +3,31 @@
 use bytes::Bytes;
 use tessera_core::{Error, Result};
 
-use super::read::ExternalData;
 use super::{GraphProto, NodeProto, TensorProto, tensor_proto};
+
+/// Opens the files that a model keeps its tensors in.
+pub trait ExternalData {
+    /// The bytes of the file at `location`, a relative path without `..`.
+    fn open_file(&mut self, location: &str) -> Result<Bytes>;
+}
+
+/// For models without files beside them.
+pub struct NoExternalData;
+
+impl ExternalData for NoExternalData {
+    fn open_file(&mut self, location: &str) -> Result<Bytes> {
+        Err(Error::not_found(format!("external data \"{location}\": no folder to look in")))
+    }
+}
 
 /// Replaces every reference to an external file in `graph` by the bytes it refers to.
 pub(crate) fn resolve_graph(graph: &mut GraphProto, files: &mut dyn ExternalData) -> Result<()> {
     for tensor in &mut graph.initializer {
-        resolve(tensor, files)?;
+        resolve_tensor(tensor, files)?;
     }
     for sparse in &mut graph.sparse_initializer {
         for tensor in sparse.values.iter_mut().chain(&mut sparse.indices) {
-            resolve(tensor, files)?;
+            resolve_tensor(tensor, files)?;
         }
     }
     resolve_nodes(&mut graph.node, files)
@@ -23,11 +37,11 @@ pub(crate) fn resolve_graph(graph: &mut GraphProto, files: &mut dyn ExternalData
 pub(crate) fn resolve_nodes(nodes: &mut [NodeProto], files: &mut dyn ExternalData) -> Result<()> {
     for attribute in nodes.iter_mut().flat_map(|node| &mut node.attribute) {
         for tensor in attribute.t.iter_mut().chain(&mut attribute.tensors) {
-            resolve(tensor, files)?;
+            resolve_tensor(tensor, files)?;
         }
         for sparse in attribute.sparse_tensor.iter_mut().chain(&mut attribute.sparse_tensors) {
             for tensor in sparse.values.iter_mut().chain(&mut sparse.indices) {
-                resolve(tensor, files)?;
+                resolve_tensor(tensor, files)?;
             }
         }
         for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
@@ -37,19 +51,19 @@ pub(crate) fn resolve_nodes(nodes: &mut [NodeProto], files: &mut dyn ExternalDat
     Ok(())
 }
 
-fn resolve(tensor: &mut TensorProto, files: &mut dyn ExternalData) -> Result<()> {
+fn resolve_tensor(tensor: &mut TensorProto, files: &mut dyn ExternalData) -> Result<()> {
     if tensor.data_location() != tensor_proto::DataLocation::External {
         return Ok(());
     }
-    let bytes =
-        slice(tensor, files).map_err(|e| e.within(format!("tensor \"{}\"", tensor.name())))?;
+    let bytes = read_slice(tensor, files)
+        .map_err(|e| e.with_context(format!("tensor \"{}\"", tensor.name())))?;
     tensor.raw_data = Some(bytes);
     tensor.data_location = None;
     tensor.external_data.clear();
     Ok(())
 }
 
-fn slice(tensor: &TensorProto, files: &mut dyn ExternalData) -> Result<Bytes> {
+fn read_slice(tensor: &TensorProto, files: &mut dyn ExternalData) -> Result<Bytes> {
     let entry = |key: &str| tensor.external_data.iter().find(|e| e.key() == key).map(|e| e.value());
     let number = |key: &str| {
         entry(key)
@@ -63,7 +77,7 @@ fn slice(tensor: &TensorProto, files: &mut dyn ExternalData) -> Result<Bytes> {
     let location = entry("location")
         .ok_or_else(|| Error::invalid("external data without a location, expected a file name"))?;
     check_location(location)?;
-    let file = files.open(location)?;
+    let file = files.open_file(location)?;
     let offset = number("offset")?.unwrap_or(0);
     let length = match number("length")? {
         Some(length) => length,

@@ -14,19 +14,19 @@ use crate::operators::canonical_domain;
 /// A model that inlines to more nodes than this is taken for an attack.
 const MOST_NODES: usize = 1_000_000;
 /// Calls nested deeper than this are taken for a recursion.
-const DEEPEST: usize = 64;
+const MOST_NESTED_CALLS: usize = 64;
 
-type Key = (String, String, String);
+type FunctionKey = (String, String, String);
 
-struct Inliner {
-    functions: HashMap<Key, FunctionProto>,
+struct FunctionInliner {
+    functions: HashMap<FunctionKey, FunctionProto>,
     calls: usize,
     /// Nodes and calls so far.
     work: usize,
 }
 
 /// Replaces every call of a function of the model by the function's nodes.
-pub(crate) fn inline(model: &mut ModelProto) -> Result<()> {
+pub(crate) fn inline_functions(model: &mut ModelProto) -> Result<()> {
     if model.functions.is_empty() {
         return Ok(());
     }
@@ -40,7 +40,7 @@ pub(crate) fn inline(model: &mut ModelProto) -> Result<()> {
                 model.opset_import.push(opset.clone());
             }
         }
-        let key = key(function.domain(), function.name(), function.overload());
+        let key = function_key(function.domain(), function.name(), function.overload());
         if let Some(twice) = functions.insert(key, function) {
             return Err(Error::invalid(format!(
                 "function \"{}.{}\" is defined twice",
@@ -49,60 +49,60 @@ pub(crate) fn inline(model: &mut ModelProto) -> Result<()> {
             )));
         }
     }
-    let mut inliner = Inliner { functions, calls: 0, work: 0 };
+    let mut inliner = FunctionInliner { functions, calls: 0, work: 0 };
     if let Some(graph) = &mut model.graph {
-        inliner.graph(graph, 0)?;
+        inliner.inline_graph(graph, 0)?;
     }
     Ok(())
 }
 
-fn key(domain: &str, name: &str, overload: &str) -> Key {
+fn function_key(domain: &str, name: &str, overload: &str) -> FunctionKey {
     (canonical_domain(domain).to_owned(), name.to_owned(), overload.to_owned())
 }
 
-impl Inliner {
-    fn graph(&mut self, graph: &mut GraphProto, depth: usize) -> Result<()> {
-        graph.node = self.nodes(std::mem::take(&mut graph.node), depth)?;
+impl FunctionInliner {
+    fn inline_graph(&mut self, graph: &mut GraphProto, depth: usize) -> Result<()> {
+        graph.node = self.inline_nodes(std::mem::take(&mut graph.node), depth)?;
         Ok(())
     }
 
-    fn nodes(&mut self, nodes: Vec<NodeProto>, depth: usize) -> Result<Vec<NodeProto>> {
+    fn inline_nodes(&mut self, nodes: Vec<NodeProto>, depth: usize) -> Result<Vec<NodeProto>> {
         let mut inlined = Vec::with_capacity(nodes.len());
         for mut node in nodes {
             for attribute in &mut node.attribute {
                 for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
-                    self.graph(graph, depth)?;
+                    self.inline_graph(graph, depth)?;
                 }
             }
-            let key = key(node.domain(), node.op_type(), node.overload());
+            let key = function_key(node.domain(), node.op_type(), node.overload());
             let Some(function) = self.functions.get(&key) else {
                 self.work += 1;
                 inlined.push(node);
                 continue;
             };
             let called = || format!("node \"{}\": function \"{}\"", node.name(), node.op_type());
-            if depth >= DEEPEST {
+            if depth >= MOST_NESTED_CALLS {
                 return Err(Error::invalid(format!("{} calls itself", called())));
             }
             self.calls += 1;
             self.work += 1;
-            let body = Call::new(function, &node, self.calls)
-                .and_then(Call::body)
-                .map_err(|error| error.within(called()))?;
+            let body = FunctionCall::new(function, &node, self.calls)
+                .and_then(FunctionCall::inlined_nodes)
+                .map_err(|error| error.with_context(called()))?;
             if self.work.saturating_add(body.len()) > MOST_NODES {
                 return Err(Error::invalid(format!(
                     "{}: the model has over {MOST_NODES} nodes once its functions are inlined",
                     called()
                 )));
             }
-            inlined.extend(self.nodes(body, depth + 1)?);
+            inlined.extend(self.inline_nodes(body, depth + 1)?);
         }
         Ok(inlined)
     }
 }
 
 /// One call of a function: what its names and attributes stand for.
-struct Call<'a> {
+struct FunctionCall<'a> {
     function: &'a FunctionProto,
     prefix: String,
     names: HashMap<&'a str, String>,
@@ -110,7 +110,7 @@ struct Call<'a> {
     identities: Vec<(String, String)>,
 }
 
-impl<'a> Call<'a> {
+impl<'a> FunctionCall<'a> {
     fn new(function: &'a FunctionProto, node: &'a NodeProto, number: usize) -> Result<Self> {
         for (given, taken, what) in [
             (node.input.len(), function.input.len(), "inputs"),
@@ -151,12 +151,12 @@ impl<'a> Call<'a> {
         })
     }
 
-    fn body(self) -> Result<Vec<NodeProto>> {
+    fn inlined_nodes(self) -> Result<Vec<NodeProto>> {
         let mut nodes = Vec::with_capacity(self.function.node.len() + self.identities.len());
         for node in &self.function.node {
             let mut node = node.clone();
             node.name = Some(format!("{}{}", self.prefix, node.name()));
-            self.rewrite(&mut node, &HashSet::new());
+            self.rewrite_node(&mut node, &HashSet::new());
             nodes.push(node);
         }
         for (from, to) in self.identities {
@@ -171,9 +171,9 @@ impl<'a> Call<'a> {
         Ok(nodes)
     }
 
-    fn rewrite(&self, node: &mut NodeProto, local: &HashSet<String>) {
+    fn rewrite_node(&self, node: &mut NodeProto, local: &HashSet<String>) {
         for name in node.input.iter_mut().chain(&mut node.output) {
-            self.rename(name, local);
+            self.rename_value(name, local);
         }
         let attributes = std::mem::take(&mut node.attribute);
         for mut attribute in attributes {
@@ -201,23 +201,23 @@ impl<'a> Call<'a> {
         local.extend(graph.initializer.iter().map(|tensor| tensor.name().to_owned()));
         local.extend(graph.node.iter().flat_map(|node| node.output.iter().cloned()));
         for node in &mut graph.node {
-            self.rewrite(node, &local);
+            self.rewrite_node(node, &local);
         }
         for info in graph.input.iter_mut().chain(&mut graph.output) {
-            info.name = info.name.take().map(|name| self.renamed(name, &local));
+            info.name = info.name.take().map(|name| self.graph_name(name, &local));
         }
         for tensor in &mut graph.initializer {
-            tensor.name = tensor.name.take().map(|name| self.renamed(name, &local));
+            tensor.name = tensor.name.take().map(|name| self.graph_name(name, &local));
         }
     }
 
-    fn rename(&self, name: &mut String, local: &HashSet<String>) {
-        *name = self.renamed(std::mem::take(name), local);
+    fn rename_value(&self, name: &mut String, local: &HashSet<String>) {
+        *name = self.graph_name(std::mem::take(name), local);
     }
 
     /// What a name of the function is called in the graph: a formal one is the caller's, any other
     /// is ours alone, and so is one that a body defines for itself.
-    fn renamed(&self, name: String, local: &HashSet<String>) -> String {
+    fn graph_name(&self, name: String, local: &HashSet<String>) -> String {
         if name.is_empty() {
             return name;
         }

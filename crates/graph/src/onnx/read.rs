@@ -6,31 +6,17 @@ use bytes::Bytes;
 use prost::Message;
 use tessera_core::{DType, Dim, Error, Result, TensorType};
 
+use super::external::ExternalData;
 use super::{
     GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, external, functions,
     tensor_shape_proto, tensors, type_proto,
 };
-use crate::model::{Graph, Node, NodeId, ValueId, Weight};
+use crate::model::{Graph, GraphNode, NodeId, ValueId, Weight};
 use crate::operators::{self, canonical_domain};
-use crate::{body, constants, order};
-
-/// Opens the files that a model keeps its tensors in.
-pub trait ExternalData {
-    /// The bytes of the file at `location`, a relative path without `..`.
-    fn open(&mut self, location: &str) -> Result<Bytes>;
-}
-
-/// For models without files beside them.
-pub struct NoExternalData;
-
-impl ExternalData for NoExternalData {
-    fn open(&mut self, location: &str) -> Result<Bytes> {
-        Err(Error::not_found(format!("external data \"{location}\": no folder to look in")))
-    }
-}
+use crate::{body, constants, topological_order};
 
 /// Reads the model in `file`, whose weights stay slices of it, and checks it.
-pub fn read(file: Bytes, files: &mut dyn ExternalData) -> Result<Graph> {
+pub fn read_model(file: Bytes, files: &mut dyn ExternalData) -> Result<Graph> {
     if file.is_empty() {
         return Err(Error::invalid("the file is empty, expected an ONNX model"));
     }
@@ -50,7 +36,7 @@ pub fn from_proto(mut model: ModelProto, files: &mut dyn ExternalData) -> Result
     if let Some(graph) = &mut model.graph {
         external::resolve_graph(graph, files)?;
     }
-    functions::inline(&mut model)?;
+    functions::inline_functions(&mut model)?;
     let mut opsets = BTreeMap::new();
     for opset in &model.opset_import {
         let domain = canonical_domain(opset.domain()).to_owned();
@@ -64,18 +50,18 @@ pub fn from_proto(mut model: ModelProto, files: &mut dyn ExternalData) -> Result
     }
     let has_defaults = model.ir_version() >= 4;
     let graph = model.graph.take().unwrap_or_default();
-    Indexer::new(opsets).index(graph, has_defaults)
+    GraphIndexer::new(opsets).index_graph(graph, has_defaults)
 }
 
 /// Builds the indexed graph: gives numbers to names and finds what is wrong with them.
-struct Indexer {
+struct GraphIndexer {
     ids: HashMap<String, ValueId>,
     graph: Graph,
     /// What defines each value so far.
     defined: Vec<Option<String>>,
 }
 
-impl Indexer {
+impl GraphIndexer {
     fn new(opsets: BTreeMap<String, i64>) -> Self {
         let graph = Graph {
             name: String::new(),
@@ -94,11 +80,11 @@ impl Indexer {
         Self { ids: HashMap::new(), graph, defined: Vec::new() }
     }
 
-    fn index(mut self, mut proto: GraphProto, has_defaults: bool) -> Result<Graph> {
+    fn index_graph(mut self, mut proto: GraphProto, has_defaults: bool) -> Result<Graph> {
         self.graph.name = proto.name().to_owned();
-        self.weights(&mut proto)?;
-        self.inputs(&proto, has_defaults)?;
-        self.nodes(proto.node)?;
+        self.index_weights(&mut proto)?;
+        self.index_inputs(&proto, has_defaults)?;
+        self.index_nodes(proto.node)?;
         for info in proto.value_info.iter().chain(&proto.output) {
             if let Some(&id) = self.ids.get(info.name())
                 && let Some(declared) = declared_type(info)
@@ -106,27 +92,27 @@ impl Indexer {
                 self.graph.declared.insert(id, declared);
             }
         }
-        self.outputs(&proto.output)?;
-        self.finish()
+        self.index_outputs(&proto.output)?;
+        self.link_graph()
     }
 
-    fn weights(&mut self, proto: &mut GraphProto) -> Result<()> {
+    fn index_weights(&mut self, proto: &mut GraphProto) -> Result<()> {
         for tensor in std::mem::take(&mut proto.initializer) {
             let name = tensor.name().to_owned();
-            let id = self.define(&name, || "an initialiser".to_owned())?;
-            let weight = tensors::weight(tensor)
-                .map_err(|error| error.within(format!("tensor \"{name}\"")))?;
+            let id = self.define_value(&name, || "an initialiser".to_owned())?;
+            let weight = tensors::weight_from_tensor(tensor)
+                .map_err(|error| error.with_context(format!("tensor \"{name}\"")))?;
             self.graph.weights.insert(id, weight);
         }
         for sparse in std::mem::take(&mut proto.sparse_initializer) {
             let name = sparse.values.as_ref().map_or("", |values| values.name()).to_owned();
-            let id = self.define(&name, || "a sparse initialiser".to_owned())?;
+            let id = self.define_value(&name, || "a sparse initialiser".to_owned())?;
             self.graph.weights.insert(id, Weight::Sparse(Box::new(sparse)));
         }
         Ok(())
     }
 
-    fn inputs(&mut self, proto: &GraphProto, has_defaults: bool) -> Result<()> {
+    fn index_inputs(&mut self, proto: &GraphProto, has_defaults: bool) -> Result<()> {
         for input in &proto.input {
             let known = self.ids.get(input.name()).copied();
             if let Some(id) = known.filter(|id| self.graph.weights.contains_key(id)) {
@@ -135,7 +121,7 @@ impl Indexer {
                 }
                 continue;
             }
-            let id = self.define(input.name(), || "an input".to_owned())?;
+            let id = self.define_value(input.name(), || "an input".to_owned())?;
             let declared = declared_type(input).ok_or_else(|| {
                 let name = input.name();
                 match input.r#type.as_ref().and_then(|declared| declared.value.as_ref()) {
@@ -153,11 +139,11 @@ impl Indexer {
         Ok(())
     }
 
-    fn nodes(&mut self, protos: Vec<NodeProto>) -> Result<()> {
+    fn index_nodes(&mut self, protos: Vec<NodeProto>) -> Result<()> {
         // All outputs first: a file may list its nodes in any order.
         for node in &protos {
             for output in node.output.iter().filter(|name| !name.is_empty()) {
-                self.define(output, || proto_label(node))?;
+                self.define_value(output, || proto_label(node))?;
             }
         }
         for mut proto in protos {
@@ -168,33 +154,33 @@ impl Indexer {
                 Error::invalid(format!("{label}: the model imports no opset of \"{shown}\""))
             })?;
             operators::since_version(&domain, proto.op_type(), opset)
-                .map_err(|error| error.within(&label))?;
+                .map_err(|error| error.with_context(&label))?;
             if domain.is_empty() && proto.op_type() == "Constant" {
-                let weight =
-                    constants::constant_value(&mut proto).map_err(|error| error.within(&label))?;
+                let weight = constants::constant_value(&mut proto)
+                    .map_err(|error| error.with_context(&label))?;
                 if let [output] = proto.output.as_slice() {
-                    let id = self.resolve(output)?;
+                    let id = self.resolve_value(output)?;
                     self.graph.weights.insert(id, weight);
                     continue;
                 }
                 return Err(Error::invalid(format!("{label}: expected one output")));
             }
-            self.node(proto, domain).map_err(|error| error.within(&label))?;
+            self.index_node(proto, domain).map_err(|error| error.with_context(&label))?;
         }
         Ok(())
     }
 
-    fn node(&mut self, proto: NodeProto, domain: String) -> Result<()> {
+    fn index_node(&mut self, proto: NodeProto, domain: String) -> Result<()> {
         let mut inputs = Vec::with_capacity(proto.input.len());
         for name in &proto.input {
-            inputs.push(if name.is_empty() { None } else { Some(self.resolve(name)?) });
+            inputs.push(if name.is_empty() { None } else { Some(self.resolve_value(name)?) });
         }
         while inputs.last() == Some(&None) {
             inputs.pop();
         }
         let mut outputs = Vec::with_capacity(proto.output.len());
         for name in &proto.output {
-            outputs.push(if name.is_empty() { None } else { Some(self.resolve(name)?) });
+            outputs.push(if name.is_empty() { None } else { Some(self.resolve_value(name)?) });
         }
         while outputs.last() == Some(&None) {
             outputs.pop();
@@ -206,7 +192,7 @@ impl Indexer {
         }
         for attribute in &mut attributes {
             attribute.doc_string = None;
-            tensors::normalise(attribute)?;
+            tensors::normalise_attribute(attribute)?;
             if !attribute.ref_attr_name().is_empty() {
                 return Err(Error::invalid(format!(
                     "attribute \"{}\" refers to a function's attribute, expected a value",
@@ -214,12 +200,14 @@ impl Indexer {
                 )));
             }
         }
-        let captured = body::normalise(&mut attributes, &self.graph.opsets)?;
-        let captures =
-            captured.iter().map(|name| self.resolve(name)).collect::<Result<Vec<ValueId>>>()?;
+        let captured = body::normalise_bodies(&mut attributes, &self.graph.opsets)?;
+        let captures = captured
+            .iter()
+            .map(|name| self.resolve_value(name))
+            .collect::<Result<Vec<ValueId>>>()?;
         let name = proto.name.unwrap_or_default();
         let op_type = proto.op_type.unwrap_or_default();
-        self.graph.nodes.push(Node {
+        self.graph.nodes.push(GraphNode {
             name,
             domain,
             op_type,
@@ -231,12 +219,12 @@ impl Indexer {
         Ok(())
     }
 
-    fn outputs(&mut self, outputs: &[ValueInfoProto]) -> Result<()> {
+    fn index_outputs(&mut self, outputs: &[ValueInfoProto]) -> Result<()> {
         if outputs.is_empty() {
             return Err(Error::invalid("the graph has no outputs"));
         }
         for output in outputs {
-            let id = self.resolve(output.name()).map_err(|_| {
+            let id = self.resolve_value(output.name()).map_err(|_| {
                 Error::invalid(format!(
                     "output \"{}\": nothing produces it, expected a node to",
                     output.name()
@@ -254,23 +242,23 @@ impl Indexer {
     }
 
     /// Orders the nodes and links values with the nodes that make and use them.
-    fn finish(mut self) -> Result<Graph> {
+    fn link_graph(mut self) -> Result<Graph> {
         let graph = &mut self.graph;
         let mut maker = vec![None; graph.names.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
-            for value in node.makes() {
+            for value in node.produced_values() {
                 maker[value.index()] = Some(index as u32);
             }
         }
         let mut successors = vec![Vec::new(); graph.nodes.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
-            for value in node.uses() {
+            for value in node.used_values() {
                 if let Some(made_by) = maker[value.index()] {
                     successors[made_by as usize].push(index as u32);
                 }
             }
         }
-        let order = order::schedule(&successors).map_err(|cycle| {
+        let order = topological_order::sort_topologically(&successors).map_err(|cycle| {
             let labels: Vec<String> =
                 cycle.iter().take(4).map(|&node| graph.nodes[node as usize].label()).collect();
             Error::invalid(format!(
@@ -279,7 +267,7 @@ impl Indexer {
                 labels.join(" → ")
             ))
         })?;
-        let mut slots: Vec<Option<Node>> =
+        let mut slots: Vec<Option<GraphNode>> =
             std::mem::take(&mut graph.nodes).into_iter().map(Some).collect();
         let live = live_nodes(&order, &slots, &maker, &graph.outputs);
         graph.nodes = order
@@ -291,10 +279,10 @@ impl Indexer {
         graph.consumers = vec![Vec::new(); graph.names.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
             let id = NodeId(index as u32);
-            for value in node.makes() {
+            for value in node.produced_values() {
                 graph.producer[value.index()] = Some(id);
             }
-            for value in node.uses() {
+            for value in node.used_values() {
                 let consumers = &mut graph.consumers[value.index()];
                 if consumers.last() != Some(&id) {
                     consumers.push(id);
@@ -305,7 +293,7 @@ impl Indexer {
         Ok(self.graph)
     }
 
-    fn define(&mut self, name: &str, by: impl Fn() -> String) -> Result<ValueId> {
+    fn define_value(&mut self, name: &str, by: impl Fn() -> String) -> Result<ValueId> {
         if name.is_empty() {
             return Err(Error::invalid(format!("{} has no name", by())));
         }
@@ -331,7 +319,7 @@ impl Indexer {
         Ok(id)
     }
 
-    fn resolve(&self, name: &str) -> Result<ValueId> {
+    fn resolve_value(&self, name: &str) -> Result<ValueId> {
         self.ids.get(name).copied().ok_or_else(|| {
             Error::invalid(format!(
                 "tensor \"{name}\" is not defined, expected an input, an initialiser or a node's output"
@@ -343,7 +331,7 @@ impl Indexer {
 /// Per node, whether an output needs it; the others are never run and are left out.
 fn live_nodes(
     order: &[u32],
-    nodes: &[Option<Node>],
+    nodes: &[Option<GraphNode>],
     maker: &[Option<u32>],
     outputs: &[ValueId],
 ) -> Vec<bool> {
@@ -355,7 +343,7 @@ fn live_nodes(
         if !live[index as usize] {
             continue;
         }
-        for value in nodes[index as usize].iter().flat_map(Node::uses) {
+        for value in nodes[index as usize].iter().flat_map(GraphNode::used_values) {
             if let Some(made_by) = maker[value.index()] {
                 live[made_by as usize] = true;
             }

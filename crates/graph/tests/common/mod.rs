@@ -18,29 +18,29 @@ use proptest::prelude::*;
 use prost::Message;
 use tessera_core::{ContentHash, DType, Error};
 use tessera_graph::builder::GraphBuilder;
-use tessera_graph::infer::infer;
+use tessera_graph::infer::infer_types;
 use tessera_graph::onnx::{
     FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, tensor_proto,
 };
 use tessera_graph::{
-    Block, ExitSpec, Graph, NoExternalData, NodeId, Partition, Source, Split, Types, ValueId,
-    Weight, cut_points, read, split,
+    Block, ExitSpec, Graph, InferredTypes, NoExternalData, NodeId, Partition, Split, TensorSource,
+    ValueId, Weight, cut_points, read_model, split_into_chain,
 };
 
 /// A model that was read, with its types.
 pub struct Model {
     pub graph: Graph,
-    pub types: Types,
+    pub types: InferredTypes,
 }
 
 impl Model {
     pub fn of(builder: GraphBuilder) -> Self {
-        Self::read(&builder.build())
+        Self::read(&builder.build_model())
     }
 
     pub fn read(proto: &ModelProto) -> Self {
         let graph = try_read(proto).unwrap_or_else(|error| panic!("{error}"));
-        let types = infer(&graph, &BTreeMap::new()).unwrap();
+        let types = infer_types(&graph, &BTreeMap::new()).unwrap();
         Self { graph, types }
     }
 
@@ -61,7 +61,8 @@ impl Model {
     }
 
     pub fn split(&self, how: &Split, exits: &[ExitSpec]) -> Partition {
-        split(&self.graph, &self.types, how, exits).unwrap_or_else(|error| panic!("{error}"))
+        split_into_chain(&self.graph, &self.types, how, exits)
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// The model as one block.
@@ -83,7 +84,7 @@ impl Model {
 
     fn inputs(&self) -> HashMap<String, Vec<f64>> {
         let made_up = |(number, &id): (usize, &ValueId)| {
-            let shape = self.types.get(id).unwrap().shape().unwrap();
+            let shape = self.types.get(id).unwrap().fixed_shape().unwrap();
             let count: usize = shape.iter().product();
             let element = |at: usize| ((at * 7 + number * 13) % 11) as f64 / 4.0 - 1.25;
             let values = (0..count).map(element).collect();
@@ -94,7 +95,7 @@ impl Model {
 }
 
 pub fn try_read(proto: &ModelProto) -> Result<Graph, Error> {
-    read(proto.encode_to_vec().into(), &mut NoExternalData)
+    read_model(proto.encode_to_vec().into(), &mut NoExternalData)
 }
 
 /// The message of an error, which must be one line.
@@ -171,9 +172,9 @@ pub fn function(
 /// A model of these nodes and functions: `x` of f32[4] in, `y` out.
 pub fn calling(nodes: Vec<NodeProto>, functions: Vec<FunctionProto>) -> ModelProto {
     let mut builder = GraphBuilder::new("calling");
-    builder.input("x", DType::F32, [4]);
-    builder.output_typed("y", DType::F32, [4]);
-    let mut model = builder.build();
+    builder.add_input("x", DType::F32, [4]);
+    builder.add_typed_output("y", DType::F32, [4]);
+    let mut model = builder.build_model();
     graph_mut(&mut model).node = nodes;
     model.opset_import.push(opset("local", 1));
     model.functions = functions;
@@ -251,9 +252,9 @@ fn run_partition(
     assert!(partition.graph.is_sound());
     let graph = &partition.graph;
     let mut made: Vec<Vec<Vec<f64>>> = Vec::new();
-    let fetch = |made: &[Vec<Vec<f64>>], source: Source| match source {
-        Source::Input(index) => inputs[&graph.inputs[index].name].clone(),
-        Source::Block { block, output } => made[block][output].clone(),
+    let fetch = |made: &[Vec<Vec<f64>>], source: TensorSource| match source {
+        TensorSource::Input(index) => inputs[&graph.inputs[index].name].clone(),
+        TensorSource::Block { block, output } => made[block][output].clone(),
     };
     for place in &graph.blocks {
         let block = &partition.blocks[&place.block];
@@ -335,10 +336,10 @@ impl RandomGraph {
     pub fn build(&self) -> ModelProto {
         let mut builder = GraphBuilder::new("random");
         let mut values: Vec<String> = (0..self.inputs)
-            .map(|number| builder.input(&format!("x{number}"), DType::F32, [4]))
+            .map(|number| builder.add_input(&format!("x{number}"), DType::F32, [4]))
             .collect();
         let weights: Vec<String> =
-            (0..3).map(|seed| builder.weight("w", &[4], made_up(seed, 4))).collect();
+            (0..3).map(|seed| builder.add_weight("w", &[4], made_up(seed, 4))).collect();
         let mut unused: HashSet<String> = values.iter().cloned().collect();
         // Operands are among the latest values, or hardly any graph would have a cut point.
         let recent = |values: &[String], pick: usize| {
@@ -349,7 +350,7 @@ impl RandomGraph {
             let made = match ["Relu", "Sigmoid", "Neg", "Add", "Sub", "Mul", "Max"][op] {
                 op @ ("Relu" | "Sigmoid" | "Neg") => {
                     unused.remove(&first);
-                    builder.node(op, &[&first], [])
+                    builder.add_node(op, &[&first], [])
                 }
                 op => {
                     let other = match second % 3 {
@@ -358,7 +359,7 @@ impl RandomGraph {
                     };
                     unused.remove(&first);
                     unused.remove(&other);
-                    builder.node(op, &[&first, &other], [])
+                    builder.add_node(op, &[&first, &other], [])
                 }
             };
             unused.insert(made.clone());
@@ -366,12 +367,12 @@ impl RandomGraph {
         }
         let mut ends: Vec<String> = values.into_iter().filter(|v| unused.contains(v)).collect();
         while let [.., before, last] = ends.as_slice() {
-            let joined = builder.node("Add", &[before, last], []);
+            let joined = builder.add_node("Add", &[before, last], []);
             ends.truncate(ends.len() - 2);
             ends.push(joined);
         }
-        builder.output(&ends[0]);
-        builder.build()
+        builder.add_output(&ends[0]);
+        builder.build_model()
     }
 }
 

@@ -1,41 +1,49 @@
 //! Whether requests are certain enough to leave at an exit.
 
 use tessera_core::{Error, Result, Tensor};
-use tessera_plan::ExitLeg;
+use tessera_deploy::HopExit;
+use tessera_graph::ScoreKind;
 
-use super::door::Item;
-use crate::entropy::{by_row, highest};
+use super::batch_item::{BatchItem, RequestEntropy};
+use crate::entropy::highest_entropy;
 
-/// How uncertain the least certain row of a request is, or why that can't be told.
-pub(super) type Entropy = Result<f64, String>;
+/// Finds the normalised entropy of each row of scores, where they are.
+pub(crate) type EntropyByRow = fn(&Tensor, ScoreKind) -> Result<Vec<f64>>;
 
-/// Finds that for each request of a batch; `None` for one that is at no exit.
+/// Finds how uncertain each request of a batch is; `None` for one that is at no exit.
 ///
 /// `outputs` are those of all of them, one after the other, and `rows` how many each has.
-pub(super) fn entropies(
-    batch: &[Item],
+pub(crate) fn request_entropies(
+    batch: &[BatchItem],
     outputs: &[Tensor],
     rows: &[usize],
-) -> Vec<Option<Entropy>> {
-    match find(batch, outputs, rows) {
+    entropy_by_row: EntropyByRow,
+) -> Vec<Option<RequestEntropy>> {
+    match find_entropies(batch, outputs, rows, entropy_by_row) {
         Ok(found) => found.into_iter().map(|found| found.map(Ok)).collect(),
         // The others of the batch have nothing to do with it.
         Err(error) => {
-            let told = |item: &Item| item.leg.exit.as_ref().map(|_| Err(error.to_string()));
-            batch.iter().map(told).collect()
+            let failed = |item: &BatchItem| item.is_at_exit().then(|| Err(error.to_string()));
+            batch.iter().map(failed).collect()
         }
     }
 }
 
-fn find(batch: &[Item], outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Option<f64>>> {
-    // All of a batch are at one block, and what its scores are is the same for all.
-    let Some(exit) = batch.iter().find_map(|item| item.leg.exit.as_ref()) else {
+fn find_entropies(
+    batch: &[BatchItem],
+    outputs: &[Tensor],
+    rows: &[usize],
+    entropy_by_row: EntropyByRow,
+) -> Result<Vec<Option<f64>>> {
+    // All of a batch are at one unit, and what its scores are is the same for all.
+    let exit = batch.iter().find_map(|item| item.route.current_hop()?.exit());
+    let Some(exit) = exit else {
         return Ok(batch.iter().map(|_| None).collect());
     };
     let scores = outputs.first().ok_or_else(|| Error::engine("an exit gave no scores"))?;
-    let found = by_row(scores, exit.scores)?;
+    let found = entropy_by_row(scores, exit.scores)?;
     if batch.len() == 1 {
-        return Ok(vec![Some(highest(&found))]);
+        return Ok(vec![Some(highest_entropy(&found))]);
     }
     let total: usize = rows.iter().sum();
     // A row of a request may have several of scores.
@@ -44,16 +52,16 @@ fn find(batch: &[Item], outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Option
         return Err(Error::engine("an exit gave no scores for some rows of a batch"));
     }
     let mut rest = &found[..];
-    let of_item = |(item, rows): (&Item, &usize)| {
+    let of_item = |(item, rows): (&BatchItem, &usize)| {
         let (here, after) = rest.split_at((rows * each).min(rest.len()));
         rest = after;
-        item.leg.exit.as_ref().map(|_| highest(here))
+        item.is_at_exit().then(|| highest_entropy(here))
     };
     Ok(batch.iter().zip(rows).map(of_item).collect())
 }
 
 /// Whether a request leaves.
-pub(super) fn leaves(exit: &ExitLeg, entropy: Option<Entropy>) -> Result<bool, String> {
+pub(crate) fn should_exit(exit: &HopExit, entropy: Option<RequestEntropy>) -> Result<bool, String> {
     let highest = entropy.transpose()?;
     Ok(highest.is_some_and(|highest| highest <= f64::from(exit.threshold)))
 }

@@ -1,39 +1,47 @@
-//! A worker: an instance of a unit. It receives requests, puts them into batches, runs them, and sends
-//! each on to where its path says.
+//! A worker: an instance of a unit. It receives requests, puts them into batches, runs them, and
+//! sends each on to where its path says.
 //!
-//! Several threads take turns at one inbox: whoever has it takes a batch and waits for a share of the
-//! cores, then leaves the inbox to the next and runs. So nothing is handed from a thread that receives
-//! to one that computes, and requests that come while there is no core free go into the batch.
+//! Several threads take turns at one inbox: whoever has it takes a batch and waits for a permit to
+//! use cores, then leaves the inbox to the next and runs. So nothing is handed from a thread that
+//! receives to one that computes, and requests that come while there is no core free go into the
+//! batch.
 
-mod ahead;
-mod answered;
-mod door;
-mod exit;
-mod local;
-mod onward;
-mod process;
+pub(crate) mod batch_item;
+mod batcher;
+pub(crate) mod context;
+pub(crate) mod exit;
+pub(crate) mod forward;
+mod heartbeat;
+pub(crate) mod local_workers;
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tessera_core::{Device, Error, Result};
-use tessera_engine::{Copies, copies, is_shared};
-use tessera_plan::Batching;
-use tessera_tensormq::{Address, Deadline, MOST_DEPTH, Peers, RequestId, Wait};
+use tessera_core::{Device, Error, ErrorKind, Result, lock};
+use tessera_deploy::Batching;
+use tessera_tensormq::{Address, Deadline, MAX_INBOX_DEPTH, Message, Peers, Wait};
 
-use crate::cores::{Cores, Share};
-use crate::given_up::GivenUp;
-use crate::lock;
-use crate::memory::Memory;
+use crate::batch::can_share_batch;
+use crate::cancelled::CancelledRequests;
+use crate::executor::{BatchFailure, BatchRun, ExecutedBatch};
+use crate::permits::CorePermit;
 use crate::unit::LoadedUnit;
-use door::Door;
-pub use local::LocalWorkers;
+use batch_item::{BatchItem, BatchTiming, ExecutedRequest};
+use batcher::Batcher;
+use context::WorkerContext;
+pub use context::{LossReporter, NoLossReporter};
+pub use heartbeat::Heartbeat;
+use local_workers::LocalWorker;
+pub use local_workers::LocalWorkers;
 
 /// How often a worker that has nothing to do looks whether it is to stop.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long a batch whose requests have no deadline may wait for memory.
+const WAIT_WITHOUT_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What a worker works with.
 pub struct WorkerParts {
@@ -43,134 +51,76 @@ pub struct WorkerParts {
     pub unit: LoadedUnit,
     /// Whether requests are put together.
     pub batching: Option<Batching>,
-    /// Who gives out cores.
-    pub cores: Arc<dyn Cores>,
-    /// Memory for what it computes.
-    pub memory: Arc<dyn Memory>,
     /// Who it sends to.
     pub peers: Arc<Peers>,
     /// How many requests may be computed at the same time.
-    pub at_once: NonZeroUsize,
+    pub most_concurrent_runs: NonZeroUsize,
     /// The requests that nobody waits for any more.
-    pub given_up: Arc<GivenUp>,
+    pub cancelled: Arc<CancelledRequests>,
     /// The workers of this process.
-    pub local: Arc<LocalWorkers>,
+    pub local_workers: Arc<LocalWorkers>,
     /// Who is told of requests that were sent on and are lost.
-    pub overseer: Arc<dyn Overseer>,
-}
-
-/// Is told of requests that go on through other blocks, and must not be answered by them any more.
-pub trait Overseer: Send + Sync {
-    /// Requests, each with the number of its try. Calls `then` once whoever waits for them knows.
-    fn lost(&self, requests: Vec<(RequestId, u32)>, then: Box<dyn FnOnce() + Send>);
-}
-
-/// For workers that send nothing to other processes: nothing that they send can get lost.
-pub struct Alone;
-
-impl Overseer for Alone {
-    fn lost(&self, _: Vec<(RequestId, u32)>, then: Box<dyn FnOnce() + Send>) {
-        then();
-    }
-}
-
-impl WorkerParts {
-    fn gpu_use(&self) -> GpuUse {
-        if self.unit.device() == Device::Cpu {
-            return GpuUse::default();
-        }
-        let time = self.unit.gpu_time();
-        GpuUse {
-            nanoseconds: time.nanoseconds,
-            told_nanoseconds: time.told_nanoseconds,
-            runs: time.runs,
-            played: self.unit.played(),
-            weight_bytes: self.unit.weight_bytes() as u64,
-            pool_bytes: self.memory.gpu_bytes(),
-            copies: copies(),
-        }
-    }
+    pub loss_reporter: Arc<dyn LossReporter>,
 }
 
 /// A worker that runs.
 pub struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<WorkerInner>,
     address: Address,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared {
-    parts: WorkerParts,
-    door: Mutex<Door>,
-    stopping: AtomicBool,
+struct WorkerInner {
+    context: WorkerContext,
+    unit: LoadedUnit,
+    batcher: Mutex<Batcher>,
+    /// Most rows of a batch that is put together of several requests.
+    most_batch_rows: usize,
+    is_stopping: AtomicBool,
     /// Whether one of its threads has a batch and waits for more of it, or for room to run it.
-    gathering: AtomicBool,
-    /// Whether requests may be sent on before the GPU is told to compute what they carry.
-    is_ahead: AtomicBool,
-    /// Whether answers may be sent before the GPU has computed them.
-    answers_ahead: AtomicBool,
+    is_gathering: AtomicBool,
     /// Per thread, since when it computes, by the host's clock; 0 while it does not.
-    busy: Vec<AtomicU64>,
+    busy_since: Vec<AtomicU64>,
     done: AtomicU64,
-}
-
-/// What a worker is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Pulse {
-    /// For how long the longest run has been going on, in milliseconds; 0 while nothing runs.
-    pub busy_ms: u64,
-    /// Requests that were run.
-    pub done: u64,
-    /// What it did on a GPU.
-    #[serde(default)]
-    pub gpu: GpuUse,
-}
-
-/// What a worker did on a GPU, and what it has there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct GpuUse {
-    /// Nanoseconds that the GPU worked for it.
-    pub nanoseconds: u64,
-    /// Nanoseconds that a thread told the GPU what to do.
-    pub told_nanoseconds: u64,
-    /// In how many runs.
-    pub runs: u64,
-    /// How many runs of its blocks were played from a recording.
-    #[serde(default)]
-    pub played: u64,
-    /// Bytes of its weights there.
-    pub weight_bytes: u64,
-    /// Bytes of the buffers that it hands over to others there.
-    pub pool_bytes: u64,
-    /// Copies of its process, which other workers may share.
-    pub copies: Copies,
 }
 
 impl Worker {
     /// Starts the threads of a worker.
-    pub fn start(parts: WorkerParts) -> Result<Self> {
-        let inbox = parts.peers.inbox(&parts.name, MOST_DEPTH)?;
+    pub fn spawn_threads(parts: WorkerParts) -> Result<Self> {
+        let WorkerParts { name, unit, batching, peers, .. } = parts;
+        let inbox = peers.create_inbox(&name, MAX_INBOX_DEPTH)?;
         let mut address = inbox.address().clone();
-        address.device = Some(parts.unit.device()).filter(|device| *device != Device::Cpu);
-        let count = parts.at_once.get();
-        let shared = Arc::new(Shared {
-            door: Mutex::new(Door::new(inbox)),
-            stopping: AtomicBool::new(false),
-            gathering: AtomicBool::new(false),
-            is_ahead: AtomicBool::new(is_shared(parts.unit.device())),
-            answers_ahead: AtomicBool::new(true),
-            busy: (0..count).map(|_| AtomicU64::new(0)).collect(),
+        address.device = unit.executor().reading_device();
+        let count = parts.most_concurrent_runs.get();
+        let policy = unit.executor().batch_policy();
+        let shared = Arc::new(WorkerInner {
+            batcher: Mutex::new(Batcher::new(inbox, batching, policy)),
+            most_batch_rows: batching.map_or(0, |batching| batching.max_rows),
+            unit,
+            context: WorkerContext {
+                name,
+                peers,
+                cancelled: parts.cancelled,
+                local_workers: parts.local_workers,
+                loss_reporter: parts.loss_reporter,
+            },
+            is_stopping: AtomicBool::new(false),
+            is_gathering: AtomicBool::new(false),
+            busy_since: (0..count).map(|_| AtomicU64::new(0)).collect(),
             done: AtomicU64::new(0),
-            parts,
         });
-        shared.parts.local.add(&shared);
+        let local: Arc<dyn LocalWorker> = Arc::<WorkerInner>::clone(&shared);
+        let context = &shared.context;
+        context.local_workers.add_worker(&context.name, Arc::downgrade(&local));
         let mut worker = Self { shared, address, threads: Vec::with_capacity(count) };
         for thread in 0..count {
             let shared = Arc::clone(&worker.shared);
-            let name = format!("block-{}", &shared.parts.name);
+            let name = format!("unit-{}", &shared.context.name);
+            let spawned = std::thread::Builder::new()
+                .name(name)
+                .spawn(move || while shared.serve_batch(thread) {});
             let spawned =
-                std::thread::Builder::new().name(name).spawn(move || while shared.turn(thread) {});
-            let spawned = spawned.map_err(|error| Error::io("a thread for a block", &error))?;
+                spawned.map_err(|error| Error::from_io("a thread for an instance", &error))?;
             worker.threads.push(spawned);
         }
         Ok(worker)
@@ -182,14 +132,14 @@ impl Worker {
     }
 
     /// What it is doing.
-    pub fn pulse(&self) -> Pulse {
+    pub fn current_heartbeat(&self) -> Heartbeat {
         let now = Deadline::now().nanoseconds();
-        let since = self.shared.busy.iter().map(|busy| busy.load(Ordering::Relaxed));
+        let since = self.shared.busy_since.iter().map(|busy| busy.load(Ordering::Relaxed));
         let longest = since.filter(|&since| since > 0).map(|since| now.saturating_sub(since)).max();
-        Pulse {
+        Heartbeat {
             busy_ms: longest.map_or(0, |ns| (ns / 1_000_000).max(1)),
             done: self.shared.done.load(Ordering::Relaxed),
-            gpu: self.shared.parts.gpu_use(),
+            device: self.shared.unit.executor().device_use(),
         }
     }
 
@@ -199,8 +149,8 @@ impl Worker {
     }
 
     /// Stops it: what it has begun it ends, what waits in its inbox it leaves.
-    pub fn stop(self) {
-        self.shared.stopping.store(true, Ordering::Release);
+    pub fn stop_and_join(self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
         for thread in self.threads {
             // One that panicked has told so.
             thread.join().ok();
@@ -208,54 +158,143 @@ impl Worker {
     }
 
     /// Leaves it alone: it is to stop, and nobody waits for it.
-    pub fn abandon(self) {
-        self.shared.stopping.store(true, Ordering::Release);
+    pub fn stop_without_waiting(self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
     }
 }
 
-impl Shared {
-    /// One batch, from the inbox to the next block; `false` when it is to stop.
-    fn turn(&self, thread: usize) -> bool {
-        let mut door = lock(&self.door);
-        if self.stopping.load(Ordering::Acquire) {
+impl WorkerInner {
+    /// One batch, from the inbox to the next unit; `false` when it is to stop.
+    fn serve_batch(&self, thread: usize) -> bool {
+        let mut batcher = lock(&self.batcher);
+        if self.is_stopping.load(Ordering::Acquire) {
             return false;
         }
-        let Some(first) = self.next(&mut door, Wait::at_most(LOOK)) else {
+        let Some(first) = batcher.next_request(&self.context, Wait::at_most(POLL_INTERVAL)) else {
             return true;
         };
         let mut batch = vec![first];
-        self.gathering.store(true, Ordering::Relaxed);
-        self.reunite(&mut door, &mut batch);
-        self.gather(&mut door, &mut batch);
-        let since = batch.iter().map(|item| item.log.accepted).min().unwrap_or(0);
-        let room = self.parts.unit.wait_for_room();
-        let share = match room.and_then(|()| self.share(since)) {
-            Ok(share) => share,
-            Err(error) => {
-                self.gathering.store(false, Ordering::Relaxed);
-                drop(door);
-                self.fail(batch, &error);
-                return !self.stopping.load(Ordering::Acquire);
+        self.is_gathering.store(true, Ordering::Relaxed);
+        batcher.collect_batch(&self.context, &mut batch);
+        let permit = self.acquire_permit(&batch);
+        if permit.is_ok() {
+            batcher.complete_batch(&self.context, &mut batch);
+        }
+        self.is_gathering.store(false, Ordering::Relaxed);
+        drop(batcher);
+        match permit {
+            Ok(permit) => {
+                let started = Deadline::now().nanoseconds();
+                self.busy_since[thread].store(started, Ordering::Relaxed);
+                self.run_and_hand_on(batch, permit, started);
+                self.busy_since[thread].store(0, Ordering::Relaxed);
+                true
             }
-        };
-        self.top_up(&mut door, &mut batch);
-        self.round(&mut door, &mut batch);
-        self.gathering.store(false, Ordering::Relaxed);
-        drop(door);
-        let started = Deadline::now().nanoseconds();
-        self.busy[thread].store(started, Ordering::Relaxed);
-        self.process(batch, share, started);
-        self.busy[thread].store(0, Ordering::Relaxed);
-        true
+            Err(error) => {
+                self.context.fail_batch(batch, &error);
+                !self.is_stopping.load(Ordering::Acquire)
+            }
+        }
     }
 
-    /// A share of the cores to run on.
-    ///
-    /// Asking the node for one takes as long as telling a GPU what to do: so those on a GPU don't.
-    fn share(&self, since: u64) -> Result<Share> {
-        match self.parts.unit.device() {
-            Device::Cpu => self.parts.cores.take(since),
-            Device::Cuda(_) => Ok(Share::none()),
+    /// Waits for the right to run a batch; older requests come first.
+    fn acquire_permit(&self, batch: &[BatchItem]) -> Result<CorePermit> {
+        let since = batch.iter().map(|item| item.message.accepted()).min().unwrap_or(0);
+        self.unit.executor().acquire_permit(since)
+    }
+
+    /// Runs a batch and hands each of its requests on.
+    fn run_and_hand_on(&self, batch: Vec<BatchItem>, mut permit: CorePermit, started: u64) {
+        let executor = self.unit.executor();
+        let deadline = batch.iter().filter_map(|item| item.message.deadline()).max();
+        let wait = deadline.map_or(Wait::at_most(WAIT_WITHOUT_DEADLINE), Wait::Until);
+        let rows: Vec<usize> = batch.iter().map(|item| item.rows.unwrap_or(1)).collect();
+        let run = BatchRun { context: &self.context, batch: &batch, rows: &rows, started, wait };
+        match executor.run_batch(&run, &mut permit) {
+            Ok(ExecutedBatch { results, timing, afterwards }) => {
+                // Before it is sent on: whoever has the answer may ask for the count.
+                self.done.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                let all = batch.into_iter().zip(results).zip(&rows);
+                let executed = all.filter_map(|((item, result), &rows)| {
+                    let (outputs, entropy) = result?;
+                    let timing = BatchTiming { rows, ..timing };
+                    Some(ExecutedRequest { item: BatchItem { entropy, ..item }, outputs, timing })
+                });
+                executor.hand_on(&self.context, executed.collect());
+                // Not before it is sent on: whoever computes next would take the core that this
+                // needs, and the request would wait for milliseconds.
+                drop(permit);
+                if let Some(afterwards) = afterwards {
+                    afterwards(&self.context);
+                }
+            }
+            Err(failure) => {
+                drop(permit);
+                self.handle_failed_batch(batch, failure, started);
+            }
+        }
+    }
+
+    /// Runs the requests of a batch one by one where one may have spoilt it for the others; else
+    /// says that they failed.
+    fn handle_failed_batch(&self, batch: Vec<BatchItem>, failure: BatchFailure, started: u64) {
+        let BatchFailure { error, sent_early } = failure;
+        if let Some(sent) = sent_early {
+            let unsent = batch.into_iter().zip(sent).filter(|(_, is_sent)| !is_sent);
+            return self.context.fail_batch(unsent.map(|(item, _)| item).collect(), &error);
+        }
+        if batch.len() <= 1 || error.kind() == ErrorKind::TimedOut {
+            return self.context.fail_batch(batch, &error);
+        }
+        for item in batch {
+            let alone = vec![item];
+            match self.acquire_permit(&alone) {
+                Ok(permit) => self.run_and_hand_on(alone, permit, started),
+                Err(error) => self.context.fail_batch(alone, &error),
+            }
+        }
+    }
+}
+
+impl LocalWorker for WorkerInner {
+    fn device(&self) -> Device {
+        self.unit.device()
+    }
+
+    fn most_batch_rows(&self) -> usize {
+        self.most_batch_rows
+    }
+
+    fn is_free(&self) -> bool {
+        match self.batcher.try_lock() {
+            Ok(mut batcher) => !batcher.has_waiting(&self.context),
+            Err(TryLockError::Poisoned(_)) => false,
+            // One of its threads waits there for something to come, or has a batch that waits for
+            // room.
+            Err(TryLockError::WouldBlock) => !self.is_gathering.load(Ordering::Relaxed),
+        }
+    }
+
+    fn run_on_this_thread(&self, messages: Vec<Message>) {
+        let run_here = |batch: Vec<BatchItem>| {
+            let started = Deadline::now().nanoseconds();
+            match self.acquire_permit(&batch) {
+                Ok(permit) => self.run_and_hand_on(batch, permit, started),
+                Err(error) => self.context.fail_batch(batch, &error),
+            }
+        };
+        let mut together: Vec<BatchItem> = Vec::new();
+        for message in messages {
+            let Some(item) = self.context.take_in_request(message) else { continue };
+            let first = together.first();
+            if first.is_none_or(|first| can_share_batch(&first.inputs, &item.inputs)) {
+                together.push(item);
+            } else {
+                run_here(vec![item]);
+            }
+        }
+        if !together.is_empty() {
+            run_here(together);
         }
     }
 }

@@ -1,56 +1,53 @@
 //! The problem: a graph of blocks, with what each costs on either device.
 
 use serde::{Deserialize, Serialize};
-use tessera_core::Result;
-
-use super::graph::Graph;
 
 /// Where a block can run on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Device {
+pub enum OverflowDevice {
     /// The host's processor, in whose memory inputs and results of the model are.
     Cpu,
     /// The GPU.
     Gpu,
 }
 
-impl Device {
+impl OverflowDevice {
     /// Both.
-    pub const ALL: [Device; 2] = [Device::Cpu, Device::Gpu];
+    pub const ALL: [OverflowDevice; 2] = [OverflowDevice::Cpu, OverflowDevice::Gpu];
 
     /// The other one.
     pub fn other(self) -> Self {
         match self {
-            Device::Cpu => Device::Gpu,
-            Device::Gpu => Device::Cpu,
+            OverflowDevice::Cpu => OverflowDevice::Gpu,
+            OverflowDevice::Gpu => OverflowDevice::Cpu,
         }
     }
 }
 
-impl std::fmt::Display for Device {
+impl std::fmt::Display for OverflowDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Device::Cpu => "CPU",
-            Device::Gpu => "GPU",
+            OverflowDevice::Cpu => "CPU",
+            OverflowDevice::Gpu => "GPU",
         })
     }
 }
 
 /// A graph of blocks on a node with one GPU.
 ///
-/// Inputs and results of the model are counted where blocks have them: they are in the host's memory
-/// before the first block and after the last one.
+/// Inputs and results of the model are counted where blocks have them: they are in the host's
+/// memory before the first block and after the last one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Problem {
+pub struct OverflowProblem {
     /// The blocks.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<OverflowBlock>,
     /// What blocks hand over to each other.
     #[serde(default)]
-    pub edges: Vec<Edge>,
+    pub edges: Vec<OverflowEdge>,
     /// How fast copies between the devices are.
-    pub rates: Rates,
+    pub rates: CopyRates,
     /// How much slower than on the GPU a block may be on the CPU and still be moved there by
     /// `slowdown` and `communication`.
     #[serde(default = "default_threshold")]
@@ -68,7 +65,7 @@ fn default_threshold() -> f64 {
 /// A block, and what it costs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Block {
+pub struct OverflowBlock {
     /// Its name, which edges use.
     pub name: String,
     /// Its time on the CPU; none where it can't run there.
@@ -92,7 +89,7 @@ fn is_zero(value: &f64) -> bool {
 /// What a block hands over to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Edge {
+pub struct OverflowEdge {
     /// The block that makes it.
     pub from: String,
     /// The block that takes it.
@@ -105,7 +102,7 @@ pub struct Edge {
 /// How fast copies are. A copy takes the latency, and its bytes divided by the rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rates {
+pub struct CopyRates {
     /// From the host's memory to the GPU's.
     pub cpu_to_gpu_bytes_per_second: f64,
     /// From the GPU's memory to the host's.
@@ -113,12 +110,4 @@ pub struct Rates {
     /// What every copy costs before its first byte.
     #[serde(default)]
     pub latency_us: f64,
-}
-
-impl Problem {
-    /// An error where a figure is none, or where the blocks and edges are no graph that can run.
-    pub fn check(&self) -> Result<()> {
-        Graph::new(self)?;
-        Ok(())
-    }
 }

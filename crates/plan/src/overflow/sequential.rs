@@ -2,41 +2,55 @@
 
 use tessera_core::Result;
 
-use super::Strategy;
-use super::graph::Graph;
-use super::planned::{Plan, Planned};
-use super::problem::{Device, Problem};
-use crate::Limit;
+use super::graph::OverflowGraph;
+use super::plan::OverflowPlan;
+use super::problem::{OverflowDevice, OverflowProblem};
+use super::solution::OverflowSolution;
+use crate::{Planner, SearchLimit, Strategy};
 
 /// One block after the other, on the GPU where it can run there: what the others are compared with.
-pub(super) struct Sequential;
+pub(super) struct SequentialExecution;
 
-impl Strategy for Sequential {
-    fn name(&self) -> &'static str {
+impl Strategy for SequentialExecution {
+    fn name(&self) -> &str {
         "sequential"
     }
 
-    fn about(&self) -> &'static str {
+    fn one_line_summary(&self) -> &str {
         "one block after the other, on the GPU where it can run there"
     }
+}
+
+impl Planner for SequentialExecution {
+    type Problem = OverflowProblem;
+    type Plan = OverflowPlan;
+    type Solution = OverflowSolution;
 
     /// There is one such plan, so that it doesn't depend on the previous one.
-    fn plan(&self, problem: &Problem, _: Option<&Plan>, _: &Limit<'_>) -> Result<Planned> {
-        let graph = Graph::new(problem)?;
-        Ok(Planned::new(problem, &graph, baseline(&graph), None))
+    fn find_plan(
+        &self,
+        problem: &OverflowProblem,
+        _: Option<&OverflowPlan>,
+        _: &SearchLimit<'_>,
+    ) -> Result<OverflowSolution> {
+        let graph = OverflowGraph::new(problem)?;
+        Ok(OverflowSolution::new(problem, &graph, sequential_plan(&graph), None))
     }
 }
 
 /// The plan of today's runtimes.
-pub(super) fn baseline(graph: &Graph) -> Plan {
-    Plan { devices: all_on_gpu(graph), order: None, sequential: true }
+pub(super) fn sequential_plan(graph: &OverflowGraph) -> OverflowPlan {
+    OverflowPlan { devices: all_on_gpu(graph), order: None, sequential: true }
 }
 
 /// Every block on the GPU that can run there.
-pub(super) fn all_on_gpu(graph: &Graph) -> Vec<Device> {
-    let device = |block: usize| match graph.can_run(block, Device::Gpu) {
-        true => Device::Gpu,
-        false => Device::Cpu,
+pub(super) fn all_on_gpu(graph: &OverflowGraph) -> Vec<OverflowDevice> {
+    let device = |block: usize| {
+        if graph.can_run(block, OverflowDevice::Gpu) {
+            OverflowDevice::Gpu
+        } else {
+            OverflowDevice::Cpu
+        }
     };
     (0..graph.len()).map(device).collect()
 }

@@ -3,16 +3,16 @@
 use serde::Serialize;
 use tessera_core::Result;
 
-use super::executor::{Times, Transfer, execute};
-use super::graph::{Graph, NONE};
-use super::planned::Plan;
-use super::problem::{Device, Problem};
+use super::executor::{DeviceTransfer, ExecutionTimes, execute_plan};
+use super::graph::{NO_BLOCK, OverflowGraph};
+use super::plan::OverflowPlan;
+use super::problem::{OverflowDevice, OverflowProblem};
 
 /// A block as it was run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Executed {
+pub struct ExecutedBlock {
     /// Where.
-    pub device: Device,
+    pub device: OverflowDevice,
     /// When all that it takes was there. In a sequential run, when it was made.
     pub ready_us: f64,
     /// When its device took it.
@@ -25,13 +25,13 @@ pub struct Executed {
 
 /// A copy between the devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Copied {
+pub struct ExecutedCopy {
     /// The block that made it; none for an input of the model.
     pub from: Option<usize>,
     /// The block that takes it; none for a result of the model.
     pub to: Option<usize>,
     /// The device that it is copied to.
-    pub device: Device,
+    pub device: OverflowDevice,
     /// When it began.
     pub start_us: f64,
     /// When it was there.
@@ -42,13 +42,13 @@ pub struct Copied {
 
 /// What a plan costs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Run {
+pub struct OverflowRun {
     /// From the start until the last block is through and all results are with the host.
     pub makespan_us: f64,
     /// The blocks, as the problem lists them.
-    pub blocks: Vec<Executed>,
+    pub blocks: Vec<ExecutedBlock>,
     /// The copies, by when they began.
-    pub copies: Vec<Copied>,
+    pub copies: Vec<ExecutedCopy>,
     /// Share of the time that the CPU was busy.
     pub cpu_utilisation: f64,
     /// Share of the time that the GPU was busy.
@@ -64,23 +64,23 @@ pub struct Run {
 }
 
 /// Runs a plan on the executor: the module says how it works.
-pub fn simulate(problem: &Problem, plan: &Plan) -> Result<Run> {
-    let graph = Graph::new(problem)?;
-    plan.fits(&graph, problem)?;
-    let times = execute(&graph, plan);
-    let mut copies: Vec<Copied> =
-        times.transfers.iter().map(|made| copied(problem, made)).collect();
+pub fn simulate_overflow(problem: &OverflowProblem, plan: &OverflowPlan) -> Result<OverflowRun> {
+    let graph = OverflowGraph::new(problem)?;
+    plan.check_on_graph(&graph, problem)?;
+    let times = execute_plan(&graph, plan);
+    let mut copies: Vec<ExecutedCopy> =
+        times.transfers.iter().map(|made| executed_copy(problem, made)).collect();
     copies.sort_by(|a, b| a.start_us.total_cmp(&b.start_us));
-    let device = |wanted: Device| OnDevice::of(&times, &plan.devices, wanted);
-    let (cpu, gpu) = (device(Device::Cpu), device(Device::Gpu));
-    let block = |(number, &device): (usize, &Device)| Executed {
+    let device = |wanted: OverflowDevice| DeviceLoad::from_times(&times, &plan.devices, wanted);
+    let (cpu, gpu) = (device(OverflowDevice::Cpu), device(OverflowDevice::Gpu));
+    let block = |(number, &device): (usize, &OverflowDevice)| ExecutedBlock {
         device,
         ready_us: times.ready[number],
         start_us: times.start[number],
         end_us: times.end[number],
         waited_us: times.waited[number],
     };
-    Ok(Run {
+    Ok(OverflowRun {
         makespan_us: times.makespan_us,
         blocks: plan.devices.iter().enumerate().map(block).collect(),
         cpu_utilisation: cpu.utilisation,
@@ -93,25 +93,29 @@ pub fn simulate(problem: &Problem, plan: &Plan) -> Result<Run> {
     })
 }
 
-fn copied(problem: &Problem, made: &Transfer) -> Copied {
-    let block = |number: u32| (number != NONE).then_some(number as usize);
+fn executed_copy(problem: &OverflowProblem, made: &DeviceTransfer) -> ExecutedCopy {
+    let block = |number: u32| (number != NO_BLOCK).then_some(number as usize);
     let (from, to) = (block(made.from), block(made.to));
     let bytes = match (from, to) {
         (None, Some(to)) => problem.blocks[to].input_bytes,
         (Some(from), None) => problem.blocks[from].output_bytes,
         _ => problem.edges.get(made.edge as usize).map_or(0.0, |edge| edge.bytes),
     };
-    Copied { from, to, device: made.device, start_us: made.start, end_us: made.end, bytes }
+    ExecutedCopy { from, to, device: made.device, start_us: made.start, end_us: made.end, bytes }
 }
 
 /// How a device did.
-struct OnDevice {
+struct DeviceLoad {
     utilisation: f64,
     mean_wait_us: f64,
 }
 
-impl OnDevice {
-    fn of(times: &Times, devices: &[Device], wanted: Device) -> Self {
+impl DeviceLoad {
+    fn from_times(
+        times: &ExecutionTimes,
+        devices: &[OverflowDevice],
+        wanted: OverflowDevice,
+    ) -> Self {
         let (mut count, mut busy, mut waited) = (0u32, 0.0, 0.0);
         for block in (0..devices.len()).filter(|&block| devices[block] == wanted) {
             count += 1;

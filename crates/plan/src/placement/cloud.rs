@@ -1,67 +1,75 @@
 //! `cloud`: everything on one node of the highest tier (Algorithm 6.5).
 //!
-//! How models are served where nothing is placed on purpose: the input goes all the way, however far that
-//! is. Of the nodes that have room for the whole model, the one with the least latency is taken.
-//! Several models are placed one after the other, the one with the largest weight first, each in what
-//! is left; they need not end up on the same node.
+//! How models are served where nothing is placed on purpose: the input goes all the way, however
+//! far that is. Of the nodes that have room for the whole model, the one with the least latency is
+//! taken. Several models are placed one after the other, the one with the largest weight first,
+//! each in what is left; they need not end up on the same node.
 
 use std::collections::BTreeSet;
 
 use tessera_core::{Error, Result};
 
-use super::first_fit::{by_weight, connected};
-use super::landscape::{Landscape, Occupied};
-use super::strategy::{Options, Proposal, Strategy};
+use super::cost_model::{OccupiedNodes, PlacementCostModel};
+use super::first_fit::{by_weight, is_connected};
+use super::strategy::{PlacementOptions, PlacementProposal, PlacementStrategy};
+use crate::Strategy;
 
 /// Places all layers of a model on the best node of the highest tier.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cloud;
+pub struct CloudOnly;
 
-impl Strategy for Cloud {
+impl Strategy for CloudOnly {
     fn name(&self) -> &str {
         "cloud"
     }
 
-    fn about(&self) -> &str {
+    fn one_line_summary(&self) -> &str {
         "all layers of a model on the one node of the highest tier with the least latency"
     }
+}
 
-    fn propose(&self, landscape: &Landscape<'_>, _: &Options<'_>) -> Result<Proposal> {
-        let network = &landscape.network;
+impl PlacementStrategy for CloudOnly {
+    fn propose_placement(
+        &self,
+        cost_model: &PlacementCostModel<'_>,
+        _: &PlacementOptions<'_>,
+    ) -> Result<PlacementProposal> {
+        let network = &cost_model.network;
         let highest = network.tiers.iter().max().copied().unwrap_or(0);
         let cloud: Vec<usize> =
             (0..network.nodes).filter(|&node| network.tiers[node] == highest).collect();
-        let mut occupied = Occupied::nothing(network.nodes);
-        let mut nodes = vec![Vec::new(); landscape.chains.len()];
-        for model in by_weight(landscape) {
-            let chain = landscape.beside(model, &occupied);
+        let mut occupied = OccupiedNodes::empty(network.nodes);
+        let mut nodes = vec![Vec::new(); cost_model.chains.len()];
+        for model in by_weight(cost_model) {
+            let chain = cost_model.chain_beside(model, &occupied);
             let with_room = cloud.iter().copied().filter(|&node| {
-                connected(network, network.input, node) && chain.furthest(node, 0) == chain.layers
+                is_connected(network, network.input, node)
+                    && chain.furthest_end(node, 0) == chain.layers
             });
             let best = with_room
-                .map(|node| (chain.latency(network, &vec![node; chain.layers]), node))
+                .map(|node| (chain.expected_latency(network, &vec![node; chain.layers]), node))
                 .min_by(|(one, _), (other, _)| one.total_cmp(other));
             let Some((_, node)) = best else {
-                return Err(does_not_fit(landscape, model, &cloud, &occupied));
+                return Err(does_not_fit(cost_model, model, &cloud, &occupied));
             };
             nodes[model] = vec![node; chain.layers];
-            occupied.add(&landscape.models[model], &nodes[model]);
+            occupied.add_model(&cost_model.models[model], &nodes[model]);
         }
-        Ok(Proposal { nodes, bound_seconds: None, front: Vec::new() })
+        Ok(PlacementProposal { nodes, bound_seconds: None, front: Vec::new() })
     }
 }
 
 /// Says what a model needs, and what each node of the highest tier has.
 fn does_not_fit(
-    landscape: &Landscape<'_>,
+    cost_model: &PlacementCostModel<'_>,
     model: usize,
     cloud: &[usize],
-    occupied: &Occupied,
+    occupied: &OccupiedNodes,
 ) -> Error {
     /// Most nodes that are named.
     const NAMED: usize = 10;
-    let (network, problem) = (&landscape.network, landscape.problem);
-    let model = &landscape.models[model];
+    let (network, problem) = (&cost_model.network, cost_model.problem);
+    let model = &cost_model.models[model];
     let (mut memory, mut storage) = (0.0, 0.0);
     let mut blocks = BTreeSet::new();
     for layer in &model.layers {
@@ -76,19 +84,15 @@ fn does_not_fit(
     };
     let nodes = cloud.iter().take(NAMED).map(|&at| {
         let node = &problem.nodes[at];
-        match connected(network, network.input, at) {
-            true => format!(
+        if is_connected(network, network.input, at) {
+            format!(
                 "{} has {} and {}",
                 node.name,
                 left(node.memory_bytes, occupied.memory[at]),
                 left(node.storage_bytes, occupied.storage[at])
-            ),
-            false => {
-                format!(
-                    "{} has no connection from {}",
-                    node.name, problem.nodes[network.input].name
-                )
-            }
+            )
+        } else {
+            format!("{} has no connection from {}", node.name, problem.nodes[network.input].name)
         }
     });
     let mut nodes = nodes.collect::<Vec<_>>().join(", ");

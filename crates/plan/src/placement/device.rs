@@ -1,12 +1,14 @@
 //! `device`: everything where the inputs come from.
 //!
-//! Nothing is sent anywhere, which is what the other strategies are measured against on the near side.
+//! Nothing is sent anywhere, which is what the other strategies are measured against on the near
+//! side.
 
 use tessera_core::{Error, Result};
 
-use super::landscape::Landscape;
-use super::outcome::violation;
-use super::strategy::{Options, Proposal, Strategy};
+use super::cost_model::PlacementCostModel;
+use super::outcome::find_violation;
+use super::strategy::{PlacementOptions, PlacementProposal, PlacementStrategy};
+use crate::Strategy;
 
 /// Places all layers of all models on the input node.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,17 +19,23 @@ impl Strategy for DeviceOnly {
         "device"
     }
 
-    fn about(&self) -> &str {
+    fn one_line_summary(&self) -> &str {
         "all layers on the node that inputs come from"
     }
+}
 
-    fn propose(&self, landscape: &Landscape<'_>, _: &Options<'_>) -> Result<Proposal> {
-        let input = landscape.network.input;
-        let chains = landscape.chains.iter();
+impl PlacementStrategy for DeviceOnly {
+    fn propose_placement(
+        &self,
+        cost_model: &PlacementCostModel<'_>,
+        _: &PlacementOptions<'_>,
+    ) -> Result<PlacementProposal> {
+        let input = cost_model.network.input;
+        let chains = cost_model.chains.iter();
         let nodes: Vec<Vec<usize>> = chains.map(|chain| vec![input; chain.layers]).collect();
-        match violation(landscape.problem, &landscape.plan(nodes.clone())) {
+        match find_violation(cost_model.problem, &cost_model.plan_with_nodes(nodes.clone())) {
             Some(broken) => Err(Error::invalid(format!("device: {broken}"))),
-            None => Ok(Proposal { nodes, bound_seconds: None, front: Vec::new() }),
+            None => Ok(PlacementProposal { nodes, bound_seconds: None, front: Vec::new() }),
         }
     }
 }

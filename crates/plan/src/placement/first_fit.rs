@@ -1,12 +1,12 @@
 //! `first-fit`: from the input node on, each node filled before the next (Algorithm 6.4).
 //!
-//! The algorithm as it is printed takes the next node from a list sorted by compute power whenever a
-//! layer finds no room. It would give a layer to a node that is too small for it, come back to the input
-//! node, which is in the list as well, go back to a lower tier, and send where there is no connection.
-//! Here a node is passed over if it has layers already, is in a lower tier than the current one, can't
-//! be reached from there, or has no room for the layer at hand; one that was passed over may still take
-//! a later layer. Where no node is left, the layer is named: there may be a plan all the same, as this
-//! never takes back what it placed.
+//! The algorithm as it is printed takes the next node from a list sorted by compute power whenever
+//! a layer finds no room. It would give a layer to a node that is too small for it, come back to
+//! the input node, which is in the list as well, go back to a lower tier, and send where there is
+//! no connection. Here a node is passed over if it has layers already, is in a lower tier than the
+//! current one, can't be reached from there, or has no room for the layer at hand; one that was
+//! passed over may still take a later layer. Where no node is left, the layer is named: there may
+//! be a plan all the same, as this never takes back what it placed.
 //!
 //! Compute power is how long the whole model takes on a node, exits aside: which is the order of
 //! `flops_per_second` where no times are measured. Storage counts like memory. Several models are
@@ -14,8 +14,9 @@
 
 use tessera_core::Result;
 
-use super::landscape::{Chain, Landscape, Network, Occupied};
-use super::strategy::{Options, Proposal, Strategy};
+use super::cost_model::{LayerChain, OccupiedNodes, PlacementCostModel, PlacementNetwork};
+use super::strategy::{PlacementOptions, PlacementProposal, PlacementStrategy};
+use crate::Strategy;
 
 /// Fills the input node, then the most powerful nodes one after the other.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,26 +27,37 @@ impl Strategy for FirstFit {
         "first-fit"
     }
 
-    fn about(&self) -> &str {
+    fn one_line_summary(&self) -> &str {
         "fills the input node, then the most powerful nodes one after the other"
     }
+}
 
-    fn propose(&self, landscape: &Landscape<'_>, _: &Options<'_>) -> Result<Proposal> {
-        let mut occupied = Occupied::nothing(landscape.network.nodes);
-        let mut nodes = vec![Vec::new(); landscape.chains.len()];
-        for model in by_weight(landscape) {
-            let chain = landscape.beside(model, &occupied);
-            let order = by_power(landscape, model);
-            nodes[model] = fill(&chain, &landscape.network, &order)
-                .map_err(|placed| landscape.does_not_fit(model, placed).within("first-fit"))?;
-            occupied.add(&landscape.models[model], &nodes[model]);
+impl PlacementStrategy for FirstFit {
+    fn propose_placement(
+        &self,
+        cost_model: &PlacementCostModel<'_>,
+        _: &PlacementOptions<'_>,
+    ) -> Result<PlacementProposal> {
+        let mut occupied = OccupiedNodes::empty(cost_model.network.nodes);
+        let mut nodes = vec![Vec::new(); cost_model.chains.len()];
+        for model in by_weight(cost_model) {
+            let chain = cost_model.chain_beside(model, &occupied);
+            let order = by_power(cost_model, model);
+            nodes[model] = fill_nodes(&chain, &cost_model.network, &order).map_err(|placed| {
+                cost_model.does_not_fit(model, placed).with_context("first-fit")
+            })?;
+            occupied.add_model(&cost_model.models[model], &nodes[model]);
         }
-        Ok(Proposal { nodes, bound_seconds: None, front: Vec::new() })
+        Ok(PlacementProposal { nodes, bound_seconds: None, front: Vec::new() })
     }
 }
 
 /// The nodes of a model's layers; or how many could be placed.
-fn fill(chain: &Chain, network: &Network, order: &[usize]) -> Result<Vec<usize>, usize> {
+fn fill_nodes(
+    chain: &LayerChain,
+    network: &PlacementNetwork,
+    order: &[usize],
+) -> Result<Vec<usize>, usize> {
     let mut nodes = Vec::with_capacity(chain.layers);
     let mut used = vec![false; network.nodes];
     let mut current = None;
@@ -56,37 +68,37 @@ fn fill(chain: &Chain, network: &Network, order: &[usize]) -> Result<Vec<usize>,
         let next = start.iter().chain(order).copied().find(|&node| {
             !used[node]
                 && current.is_none_or(|current| network.may_follow(current, node))
-                && connected(network, from, node)
-                && chain.furthest(node, first) > first
+                && is_connected(network, from, node)
+                && chain.furthest_end(node, first) > first
         });
         let node = next.ok_or(first)?;
         used[node] = true;
         current = Some(node);
-        nodes.resize(chain.furthest(node, first), node);
+        nodes.resize(chain.furthest_end(node, first), node);
     }
     Ok(nodes)
 }
 
 /// Whether anything can be sent from one node to another.
-pub(super) fn connected(network: &Network, from: usize, to: usize) -> bool {
-    from == to || network.transfer(0.0, from, to).is_finite()
+pub(super) fn is_connected(network: &PlacementNetwork, from: usize, to: usize) -> bool {
+    from == to || network.transfer_seconds(0.0, from, to).is_finite()
 }
 
 /// The models, the one with the largest weight first.
-pub(super) fn by_weight(landscape: &Landscape<'_>) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..landscape.chains.len()).collect();
+pub(super) fn by_weight(cost_model: &PlacementCostModel<'_>) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..cost_model.chains.len()).collect();
     order.sort_by(|&one, &other| {
-        landscape.chains[other].weight.total_cmp(&landscape.chains[one].weight)
+        cost_model.chains[other].weight.total_cmp(&cost_model.chains[one].weight)
     });
     order
 }
 
 /// The nodes, the one that runs a model in the least time first.
-fn by_power(landscape: &Landscape<'_>, model: usize) -> Vec<usize> {
-    let nodes = &landscape.problem.nodes;
-    // Not the landscape's times: what moving costs says nothing about power.
+fn by_power(cost_model: &PlacementCostModel<'_>, model: usize) -> Vec<usize> {
+    let nodes = &cost_model.problem.nodes;
+    // Not the cost model's times: what moving costs says nothing about power.
     let time = |node: &usize| -> f64 {
-        let layers = landscape.models[model].layers.iter();
+        let layers = cost_model.models[model].layers.iter();
         layers.map(|layer| layer.time_on(&nodes[*node]).unwrap_or(f64::INFINITY)).sum()
     };
     let speed = |node: &usize| nodes[*node].flops_per_second.unwrap_or(0.0);

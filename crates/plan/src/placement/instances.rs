@@ -4,32 +4,32 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-use super::problem::{ExitSetting, Layer, Moving, Node, Problem};
+use super::problem::{ExitSetting, MigrationCost, PlacementLayer, PlacementNode, PlacementProblem};
 
-/// Problems with the same layers, or each with its own. Fields that are not known are passed over: such
-/// files come from other programs.
+/// Problems with the same layers, or each with its own. Fields that are not known are passed over:
+/// such files come from other programs.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Instances {
+pub struct PlacementInstances {
     /// The layers of all instances that have none of their own.
     #[serde(default, deserialize_with = "layers")]
-    pub layers: Vec<Layer>,
+    pub layers: Vec<PlacementLayer>,
     /// The problems.
-    pub instances: Vec<Instance>,
+    pub instances: Vec<PlacementInstance>,
 }
 
 /// A problem, and what is known about its optimum.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Instance {
+pub struct PlacementInstance {
     /// Where layers can be.
     #[serde(deserialize_with = "nodes")]
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<PlacementNode>,
     /// Bits per second from each node to each other.
     pub throughput_bits_per_second: Vec<Vec<Option<f64>>>,
     /// Milliseconds that each transfer takes beside that.
     pub latency_ms: Vec<Vec<Option<f64>>>,
     /// Its own layers.
     #[serde(default, deserialize_with = "layers")]
-    pub layers: Vec<Layer>,
+    pub layers: Vec<PlacementLayer>,
     /// The least latency that any plan has.
     #[serde(default)]
     pub optimum_seconds: Option<f64>,
@@ -38,30 +38,27 @@ pub struct Instance {
     pub optimum_splits: Option<usize>,
 }
 
-impl Instances {
+impl PlacementInstances {
     /// The instances as problems, each with the optimum where that is known.
-    pub fn problems(&self) -> impl Iterator<Item = (Problem, Option<f64>)> + '_ {
+    pub fn iter_problems(&self) -> impl Iterator<Item = (PlacementProblem, Option<f64>)> + '_ {
         self.instances.iter().map(|instance| {
-            let layers = match instance.layers.is_empty() {
-                true => &self.layers,
-                false => &instance.layers,
-            };
-            let problem = Problem {
+            let layers = if instance.layers.is_empty() { &self.layers } else { &instance.layers };
+            let problem = PlacementProblem {
                 nodes: instance.nodes.clone(),
                 throughput_bits_per_second: instance.throughput_bits_per_second.clone(),
                 latency_ms: instance.latency_ms.clone(),
                 layers: layers.clone(),
                 models: Vec::new(),
-                moving: Moving::default(),
+                moving: MigrationCost::default(),
             };
             (problem, instance.optimum_seconds)
         })
     }
 }
 
-/// A node as [`Node`] is, with fields that are not known passed over.
+/// A node as [`PlacementNode`] is, with fields that are not known passed over.
 #[derive(Deserialize)]
-#[serde(remote = "Node")]
+#[serde(remote = "PlacementNode")]
 struct OpenNode {
     name: String,
     #[serde(default)]
@@ -82,9 +79,9 @@ struct OpenNode {
     joules_per_byte_sent: Option<f64>,
 }
 
-/// A layer as [`Layer`] is, with fields that are not known passed over.
+/// A layer as [`PlacementLayer`] is, with fields that are not known passed over.
 #[derive(Deserialize)]
-#[serde(remote = "Layer")]
+#[serde(remote = "PlacementLayer")]
 struct OpenLayer {
     #[serde(default)]
     name: Option<String>,
@@ -108,18 +105,18 @@ struct OpenLayer {
     exit: Vec<ExitSetting>,
 }
 
-fn nodes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Node>, D::Error> {
+fn nodes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PlacementNode>, D::Error> {
     #[derive(Deserialize)]
     #[serde(transparent)]
-    struct One(#[serde(with = "OpenNode")] Node);
-    let all = Vec::<One>::deserialize(deserializer)?;
+    struct RemoteNode(#[serde(with = "OpenNode")] PlacementNode);
+    let all = Vec::<RemoteNode>::deserialize(deserializer)?;
     Ok(all.into_iter().map(|one| one.0).collect())
 }
 
-fn layers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Layer>, D::Error> {
+fn layers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PlacementLayer>, D::Error> {
     #[derive(Deserialize)]
     #[serde(transparent)]
-    struct One(#[serde(with = "OpenLayer")] Layer);
-    let all = Vec::<One>::deserialize(deserializer)?;
+    struct RemoteLayer(#[serde(with = "OpenLayer")] PlacementLayer);
+    let all = Vec::<RemoteLayer>::deserialize(deserializer)?;
     Ok(all.into_iter().map(|one| one.0).collect())
 }

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::landscape::{Landscape, move_seconds};
-use super::plan::Plan;
-use super::problem::Problem;
+use super::cost_model::{PlacementCostModel, move_seconds};
+use super::plan::PlacementPlan;
+use super::problem::PlacementProblem;
 
 /// What a placement would bring.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Outcome {
-    /// Expected latency of a request (equation 6.12); the weighted mean where there are several models.
+pub struct PlacementOutcome {
+    /// Expected latency of a request (equation 6.12); the weighted mean where there are several
+    /// models.
     pub latency_seconds: f64,
     /// How often neighbouring layers are on different nodes.
     pub splits: usize,
@@ -58,52 +59,53 @@ pub struct NodeOutcome {
 }
 
 /// What a placement would bring, whether or not it meets the constraints.
-pub fn evaluate(problem: &Problem, plan: &Plan) -> Outcome {
+pub fn evaluate_placement(problem: &PlacementProblem, plan: &PlacementPlan) -> PlacementOutcome {
     let settings = plan.models.iter().map(|model| model.settings.clone()).collect();
-    let landscape = Landscape::new(problem, settings, None);
-    let network = &landscape.network;
+    let cost_model = PlacementCostModel::new(problem, settings, None);
+    let network = &cost_model.network;
     let mut busy = vec![0.0; network.nodes];
     let mut energy = 0.0;
     let mut models = Vec::with_capacity(plan.models.len());
-    for ((model, chain), placed) in landscape.models.iter().zip(&landscape.chains).zip(&plan.models)
+    for ((model, chain), placed) in
+        cost_model.models.iter().zip(&cost_model.chains).zip(&plan.models)
     {
         let (mut compute, mut transfers, mut splits) = (0.0, 0.0, 0);
         let mut at = network.input;
         for (layer, &node) in placed.nodes.iter().enumerate() {
             if node != at {
-                transfers += chain.entry(network, layer, at, node);
+                transfers += chain.entry_seconds(network, layer, at, node);
                 let sending = problem.nodes[at].joules_per_byte_sent.unwrap_or(0.0);
                 energy += chain.weight * chain.reach[layer] * chain.bits[layer] / 8.0 * sending;
                 splits += usize::from(layer > 0);
                 at = node;
             }
-            let time = chain.time(node, layer);
+            let time = chain.layer_seconds(node, layer);
             compute += time;
             busy[node] += chain.weight * time;
             energy += chain.weight * time * problem.nodes[node].watts.unwrap_or(0.0);
         }
         models.push(ModelOutcome {
             name: model.name.clone(),
-            latency_seconds: chain.latency(network, &placed.nodes),
+            latency_seconds: chain.expected_latency(network, &placed.nodes),
             compute_seconds: compute,
             transfer_seconds: transfers,
             splits,
             accuracy: model.accuracy_with(&placed.settings),
         });
     }
-    let weights = landscape.chains.iter().map(|chain| chain.weight);
+    let weights = cost_model.chains.iter().map(|chain| chain.weight);
     let accuracy: Option<f64> =
         models.iter().zip(weights).map(|(model, weight)| Some(model.accuracy? * weight)).sum();
-    let nodes = needs(problem, plan).into_iter().zip(&busy).zip(&problem.nodes);
+    let nodes = resource_needs(problem, plan).into_iter().zip(&busy).zip(&problem.nodes);
     let busiest = busy.iter().copied().fold(0.0, f64::max);
     let knows_energy = problem
         .nodes
         .iter()
         .any(|node| node.watts.is_some() || node.joules_per_byte_sent.is_some());
-    Outcome {
+    PlacementOutcome {
         latency_seconds: models
             .iter()
-            .zip(&landscape.chains)
+            .zip(&cost_model.chains)
             .map(|(model, chain)| chain.weight * model.latency_seconds)
             .sum(),
         splits: models.iter().map(|model| model.splits).sum(),
@@ -123,8 +125,12 @@ pub fn evaluate(problem: &Problem, plan: &Plan) -> Outcome {
 }
 
 /// What moving from one plan to another costs a request, and how many layers move.
-pub fn moved(problem: &Problem, from: &Plan, to: &Plan) -> (usize, f64) {
-    let models = problem.models();
+pub fn moving_cost(
+    problem: &PlacementProblem,
+    from: &PlacementPlan,
+    to: &PlacementPlan,
+) -> (usize, f64) {
+    let models = problem.all_models();
     let weights: f64 = models.iter().map(|model| model.weight).sum();
     let (mut layers, mut seconds) = (0, 0.0);
     for (model, (old, new)) in models.iter().zip(from.models.iter().zip(&to.models)) {
@@ -139,10 +145,10 @@ pub fn moved(problem: &Problem, from: &Plan, to: &Plan) -> (usize, f64) {
 }
 
 /// Memory and storage that a placement asks of each node; a block that is there twice counts once.
-fn needs(problem: &Problem, plan: &Plan) -> Vec<(f64, f64)> {
+fn resource_needs(problem: &PlacementProblem, plan: &PlacementPlan) -> Vec<(f64, f64)> {
     let mut needs = vec![(0.0, 0.0); problem.nodes.len()];
     let mut blocks: Vec<BTreeSet<&str>> = vec![BTreeSet::new(); problem.nodes.len()];
-    let models = problem.models();
+    let models = problem.all_models();
     for (model, placed) in models.iter().zip(&plan.models) {
         for (layer, &node) in model.layers.iter().zip(&placed.nodes) {
             let new = layer.block.as_deref().is_none_or(|block| blocks[node].insert(block));
@@ -156,17 +162,15 @@ fn needs(problem: &Problem, plan: &Plan) -> Vec<(f64, f64)> {
 }
 
 /// The first constraint that a plan breaks, in one line; none where it meets all.
-pub fn violation(problem: &Problem, plan: &Plan) -> Option<String> {
-    let models = problem.models();
+pub fn find_violation(problem: &PlacementProblem, plan: &PlacementPlan) -> Option<String> {
+    let models = problem.all_models();
     if plan.models.len() != models.len() {
         return Some(format!("{} models, expected {}", plan.models.len(), models.len()));
     }
     let name = |node: usize| problem.nodes[node].name.as_str();
     for (model, placed) in models.iter().zip(&plan.models) {
-        let of = match problem.models.is_empty() {
-            true => String::new(),
-            false => format!(" of {}", model.name),
-        };
+        let of =
+            if problem.models.is_empty() { String::new() } else { format!(" of {}", model.name) };
         if placed.nodes.len() != model.layers.len() || placed.settings.len() != model.layers.len() {
             return Some(format!(
                 "{} layers{of}, expected {}",
@@ -190,7 +194,7 @@ pub fn violation(problem: &Problem, plan: &Plan) -> Option<String> {
             return Some(format!("{}: accuracy {accuracy}, below {least}", model.name));
         }
         let mut left = vec![false; problem.nodes.len()];
-        let mut at = problem.input();
+        let mut at = problem.input_node();
         for (layer, &node) in placed.nodes.iter().enumerate() {
             let before = (layer > 0).then(|| placed.nodes[layer - 1]);
             if let Some(before) = before.filter(|&before| before != node) {
@@ -222,7 +226,7 @@ pub fn violation(problem: &Problem, plan: &Plan) -> Option<String> {
             }
         }
     }
-    for (node, (memory, storage)) in problem.nodes.iter().zip(needs(problem, plan)) {
+    for (node, (memory, storage)) in problem.nodes.iter().zip(resource_needs(problem, plan)) {
         let over = |needed: f64, there: Option<f64>| {
             // Sums of large figures are rounded, in one order here and in another there.
             there.filter(|there| needed > there * (1.0 + 1e-12))

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use tessera_core::{Error, Result};
 
-use super::problem::Problem;
+use super::problem::PlacementProblem;
 
 /// Where the layers of each model are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct PlacementPlan {
     /// One for each model of the problem.
     pub models: Vec<ModelPlan>,
 }
@@ -24,11 +24,12 @@ pub struct ModelPlan {
 /// A plan as people and programs write it: with names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PlanFile {
+pub struct PlacementPlanFile {
     /// The nodes of the layers, where there is one model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
-    /// The threshold of each layer's exit; null where a layer has none. Where left out, those in use.
+    /// The threshold of each layer's exit; null where a layer has none. Where left out, those in
+    /// use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thresholds: Option<Vec<Option<f64>>>,
     /// The models, where there are several.
@@ -49,10 +50,10 @@ pub struct ModelPlanFile {
     pub thresholds: Option<Vec<Option<f64>>>,
 }
 
-impl Plan {
+impl PlacementPlan {
     /// The plan with the names of the problem.
-    pub fn to_file(&self, problem: &Problem) -> PlanFile {
-        let models = problem.models();
+    pub fn to_file(&self, problem: &PlacementProblem) -> PlacementPlanFile {
+        let models = problem.all_models();
         let mut files: Vec<ModelPlanFile> = models
             .iter()
             .zip(&self.models)
@@ -75,26 +76,29 @@ impl Plan {
             })
             .collect();
         match (problem.models.is_empty(), files.pop()) {
-            (true, Some(only)) => {
-                PlanFile { nodes: only.nodes, thresholds: only.thresholds, models: Vec::new() }
-            }
+            (true, Some(only)) => PlacementPlanFile {
+                nodes: only.nodes,
+                thresholds: only.thresholds,
+                models: Vec::new(),
+            },
             (_, last) => {
                 files.extend(last);
-                PlanFile { nodes: Vec::new(), thresholds: None, models: files }
+                PlacementPlanFile { nodes: Vec::new(), thresholds: None, models: files }
             }
         }
     }
 
-    /// The plan that a file means, for a problem that was checked. Whether it meets the constraints is
-    /// another question: see [`super::violation`].
-    pub fn from_file(problem: &Problem, file: &PlanFile) -> Result<Self> {
-        let models = problem.models();
+    /// The plan that a file means, for a problem that was checked. Whether it meets the constraints
+    /// is another question: see [`super::find_violation`].
+    pub fn from_file(problem: &PlacementProblem, file: &PlacementPlanFile) -> Result<Self> {
+        let models = problem.all_models();
         let mut plans = Vec::with_capacity(models.len());
         let several = !problem.models.is_empty();
         if several != file.nodes.is_empty() || several == file.models.is_empty() {
-            return Err(Error::invalid(match several {
-                true => "models: missing, expected the nodes of each model's layers",
-                false => "nodes: missing, expected the name of the node of each layer",
+            return Err(Error::invalid(if several {
+                "models: missing, expected the nodes of each model's layers"
+            } else {
+                "nodes: missing, expected the name of the node of each layer"
             }));
         }
         if several && file.models.len() != models.len() {
@@ -105,16 +109,15 @@ impl Plan {
             )));
         }
         for (number, model) in models.iter().enumerate() {
-            let (field, nodes, thresholds) = match several {
-                false => (String::new(), &file.nodes, &file.thresholds),
-                true => {
-                    let found = file.models.iter().position(|plan| plan.name == model.name);
-                    let Some(at) = found else {
-                        return Err(Error::invalid(format!("models: none for {}", model.name)));
-                    };
-                    let plan = &file.models[at];
-                    (format!("models[{at}]."), &plan.nodes, &plan.thresholds)
-                }
+            let (field, nodes, thresholds) = if several {
+                let found = file.models.iter().position(|plan| plan.name == model.name);
+                let Some(at) = found else {
+                    return Err(Error::invalid(format!("models: none for {}", model.name)));
+                };
+                let plan = &file.models[at];
+                (format!("models[{at}]."), &plan.nodes, &plan.thresholds)
+            } else {
+                (String::new(), &file.nodes, &file.thresholds)
             };
             plans.push(model_plan(problem, number, &field, nodes, thresholds.as_deref())?);
         }
@@ -123,13 +126,13 @@ impl Plan {
 }
 
 fn model_plan(
-    problem: &Problem,
+    problem: &PlacementProblem,
     number: usize,
     field: &str,
     names: &[String],
     thresholds: Option<&[Option<f64>]>,
 ) -> Result<ModelPlan> {
-    let model = &problem.models()[number];
+    let model = &problem.all_models()[number];
     if names.len() != model.layers.len() {
         return Err(Error::invalid(format!(
             "{field}nodes: {}, expected one for each of {} layers",
@@ -146,7 +149,7 @@ fn model_plan(
             }
         }
     }
-    let mut settings = model.settings();
+    let mut settings = model.settings_in_use();
     if let Some(thresholds) = thresholds {
         if thresholds.len() != model.layers.len() {
             return Err(Error::invalid(format!(

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tessera_core::{Error, Result};
 
-use crate::check;
+use crate::validation;
 
 /// Nodes, the network between them, and models whose layers are to be placed on them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Problem {
+pub struct PlacementProblem {
     /// Where layers can be.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<PlacementNode>,
     /// Bits per second from each node (row) to each other (column); 0 where there is no connection,
     /// null on the diagonal.
     pub throughput_bits_per_second: Vec<Vec<Option<f64>>>,
@@ -20,19 +20,19 @@ pub struct Problem {
     pub latency_ms: Vec<Vec<Option<f64>>>,
     /// The layers of the model, where there is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub layers: Vec<Layer>,
+    pub layers: Vec<PlacementLayer>,
     /// The models, where there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub models: Vec<Model>,
+    pub models: Vec<PlacementModel>,
     /// What it costs to move layers away from where a previous plan has them.
     #[serde(default)]
-    pub moving: Moving,
+    pub moving: MigrationCost,
 }
 
 /// A host that runs layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Node {
+pub struct PlacementNode {
     /// Its name.
     pub name: String,
     /// How far from where inputs come from; layers never go back to a lower tier.
@@ -41,7 +41,7 @@ pub struct Node {
     /// Whether inputs come from here; exactly one node says so.
     #[serde(default)]
     pub input: bool,
-    /// What computes here, where layers have measured times ([`Layer::times_ms`]).
+    /// What computes here, where layers have measured times ([`PlacementLayer::times_ms`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// How fast it computes, where layers have no measured time.
@@ -64,7 +64,7 @@ pub struct Node {
 /// One of several models on the same nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Model {
+pub struct PlacementModel {
     /// Its name.
     pub name: String,
     /// How much its latency counts beside that of the others.
@@ -80,13 +80,13 @@ pub struct Model {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub least_accuracy: Option<f64>,
     /// Its layers, from the first to the last.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<PlacementLayer>,
 }
 
 /// A layer, or a block of layers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Layer {
+pub struct PlacementLayer {
     /// What it is called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -135,7 +135,7 @@ pub struct ExitSetting {
 /// What it costs to move.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Moving {
+pub struct MigrationCost {
     /// Milliseconds that moving a layer costs, beside its bytes.
     pub layer_ms: f64,
     /// How fast a layer's storage is brought to its new node; 0: at once.
@@ -146,7 +146,7 @@ pub struct Moving {
     pub least_gain: f64,
 }
 
-impl Default for Moving {
+impl Default for MigrationCost {
     fn default() -> Self {
         Self { layer_ms: 0.0, bits_per_second: 0.0, requests: 1.0, least_gain: 0.02 }
     }
@@ -156,52 +156,53 @@ fn one() -> f64 {
     1.0
 }
 
-impl Problem {
+impl PlacementProblem {
     /// The models; one without a name where the problem only lists layers.
-    pub fn models(&self) -> Vec<Model> {
-        match self.models.is_empty() {
-            false => self.models.clone(),
-            true => vec![Model {
+    pub fn all_models(&self) -> Vec<PlacementModel> {
+        if self.models.is_empty() {
+            vec![PlacementModel {
                 name: "model".to_owned(),
                 weight: 1.0,
                 input_bytes: None,
                 accuracy: None,
                 least_accuracy: None,
                 layers: self.layers.clone(),
-            }],
+            }]
+        } else {
+            self.models.clone()
         }
     }
 
     /// The node that inputs come from.
-    pub fn input(&self) -> usize {
+    pub fn input_node(&self) -> usize {
         self.nodes.iter().position(|node| node.input).unwrap_or(0)
     }
 
     /// Refuses what makes no sense, and says which field it is.
-    pub fn check(&self) -> Result<()> {
+    pub fn check_consistency(&self) -> Result<()> {
         self.check_nodes()?;
         self.check_links()?;
-        match (self.layers.is_empty(), self.models.is_empty()) {
-            (true, true) => return Err(Error::invalid("layers: none; nor are there models")),
-            (false, false) => {
-                return Err(Error::invalid("layers and models: both are there, expected one"));
-            }
-            _ => {}
+        if self.layers.is_empty() && self.models.is_empty() {
+            return Err(Error::invalid("layers: none; nor are there models"));
         }
-        check::names("models", self.models.iter().map(|model| model.name.as_str()))?;
-        for (number, model) in self.models().iter().enumerate() {
-            let field = match self.models.is_empty() {
-                true => String::new(),
-                false => format!("models[{number}]."),
-            };
+        if !self.layers.is_empty() && !self.models.is_empty() {
+            return Err(Error::invalid("layers and models: both are there, expected one"));
+        }
+        validation::require_unique_names(
+            "models",
+            self.models.iter().map(|model| model.name.as_str()),
+        )?;
+        for (number, model) in self.all_models().iter().enumerate() {
+            let field =
+                if self.models.is_empty() { String::new() } else { format!("models[{number}].") };
             self.check_model(&field, model)?;
         }
         self.check_blocks()?;
         let moving = &self.moving;
-        check::figure("moving.layer_ms", moving.layer_ms)?;
-        check::figure("moving.bits_per_second", moving.bits_per_second)?;
-        check::positive("moving.requests", moving.requests)?;
-        check::fraction("moving.least_gain", moving.least_gain)?;
+        validation::require_figure("moving.layer_ms", moving.layer_ms)?;
+        validation::require_figure("moving.bits_per_second", moving.bits_per_second)?;
+        validation::require_positive("moving.requests", moving.requests)?;
+        validation::require_fraction("moving.least_gain", moving.least_gain)?;
         Ok(())
     }
 
@@ -209,11 +210,14 @@ impl Problem {
         if self.nodes.is_empty() {
             return Err(Error::invalid("nodes: none"));
         }
-        check::names("nodes", self.nodes.iter().map(|node| node.name.as_str()))?;
+        validation::require_unique_names(
+            "nodes",
+            self.nodes.iter().map(|node| node.name.as_str()),
+        )?;
         for (number, node) in self.nodes.iter().enumerate() {
             let field = |name: &str| format!("nodes[{number}].{name}");
             if let Some(value) = node.flops_per_second {
-                check::positive(&field("flops_per_second"), value)?;
+                validation::require_positive(&field("flops_per_second"), value)?;
             }
             let others = [
                 ("memory_bytes", node.memory_bytes),
@@ -222,7 +226,7 @@ impl Problem {
                 ("joules_per_byte_sent", node.joules_per_byte_sent),
             ];
             for (name, value) in others {
-                check::figure(&field(name), value.unwrap_or(0.0))?;
+                validation::require_figure(&field(name), value.unwrap_or(0.0))?;
             }
         }
         let inputs: Vec<&str> =
@@ -261,7 +265,7 @@ impl Problem {
                     let field = format!("{name}[{from}][{to}]");
                     let (from, to) = (&self.nodes[from].name, &self.nodes[to].name);
                     match value {
-                        Some(value) => check::figure(&field, *value)?,
+                        Some(value) => validation::require_figure(&field, *value)?,
                         None => {
                             return Err(Error::invalid(format!(
                                 "{field}: missing, the link from {from} to {to}; 0 bits per second where there is none"
@@ -274,15 +278,15 @@ impl Problem {
         Ok(())
     }
 
-    fn check_model(&self, field: &str, model: &Model) -> Result<()> {
-        check::positive(&format!("{field}weight"), model.weight)?;
+    fn check_model(&self, field: &str, model: &PlacementModel) -> Result<()> {
+        validation::require_positive(&format!("{field}weight"), model.weight)?;
         if let Some(bytes) = model.input_bytes {
-            check::figure(&format!("{field}input_bytes"), bytes)?;
+            validation::require_figure(&format!("{field}input_bytes"), bytes)?;
         }
         for (name, value) in
             [("accuracy", model.accuracy), ("least_accuracy", model.least_accuracy)]
         {
-            check::fraction(&format!("{field}{name}"), value.unwrap_or(0.0))?;
+            validation::require_fraction(&format!("{field}{name}"), value.unwrap_or(0.0))?;
         }
         if model.layers.is_empty() {
             return Err(Error::invalid(format!("{field}layers: none")));
@@ -298,10 +302,10 @@ impl Problem {
                 ("input_bytes", layer.input_bytes),
                 ("output_bytes", layer.output_bytes),
             ] {
-                check::figure(&field(name), value.unwrap_or(0.0))?;
+                validation::require_figure(&field(name), value.unwrap_or(0.0))?;
             }
             for (kind, &time) in &layer.times_ms {
-                check::figure(&field(&format!("times_ms.{kind}")), time)?;
+                validation::require_figure(&field(&format!("times_ms.{kind}")), time)?;
             }
             if model.bytes_into(number).is_none() {
                 return Err(Error::invalid(format!(
@@ -328,7 +332,7 @@ impl Problem {
             }
             if let Some(probability) = layer.execution_probability {
                 let name = field("execution_probability");
-                check::fraction(&name, probability)?;
+                validation::require_fraction(&name, probability)?;
                 if with_exits {
                     return Err(Error::invalid(format!(
                         "{name}: it follows from the exits that are listed"
@@ -358,7 +362,7 @@ impl Problem {
     /// Layers of one block must be alike.
     fn check_blocks(&self) -> Result<()> {
         let mut seen: BTreeMap<String, (f64, f64)> = BTreeMap::new();
-        for model in self.models() {
+        for model in self.all_models() {
             for layer in model.layers {
                 let Some(block) = layer.block else { continue };
                 let size = (layer.memory_bytes, layer.storage_bytes);
@@ -380,9 +384,9 @@ impl Problem {
 fn check_exit(field: &str, settings: &[ExitSetting]) -> Result<()> {
     for (number, setting) in settings.iter().enumerate() {
         let field = |name: &str| format!("{field}[{number}].{name}");
-        check::fraction(&field("threshold"), setting.threshold)?;
-        check::fraction(&field("rate"), setting.rate)?;
-        check::fraction(&field("accuracy"), setting.accuracy.unwrap_or(0.0))?;
+        validation::require_fraction(&field("threshold"), setting.threshold)?;
+        validation::require_fraction(&field("rate"), setting.rate)?;
+        validation::require_fraction(&field("accuracy"), setting.accuracy.unwrap_or(0.0))?;
         if settings[..number].iter().any(|before| before.threshold == setting.threshold) {
             return Err(Error::invalid(format!(
                 "{}: {} is there twice",
@@ -394,7 +398,7 @@ fn check_exit(field: &str, settings: &[ExitSetting]) -> Result<()> {
     Ok(())
 }
 
-impl Model {
+impl PlacementModel {
     /// Bytes that go into a layer.
     pub fn bytes_into(&self, layer: usize) -> Option<f64> {
         self.layers[layer].input_bytes.or_else(|| match layer {
@@ -404,7 +408,7 @@ impl Model {
     }
 
     /// Share of requests that get to each layer with these settings of its exits.
-    pub fn reach(&self, settings: &[Option<usize>]) -> Vec<f64> {
+    pub fn reach_by_layer(&self, settings: &[Option<usize>]) -> Vec<f64> {
         let mut reach = 1.0;
         let layers = self.layers.iter().enumerate().map(|(number, layer)| {
             // Where exits are not listed, a layer that doesn't say is as likely as the one before.
@@ -421,7 +425,7 @@ impl Model {
     }
 
     /// The settings of the exits that are in use: the first of each.
-    pub fn settings(&self) -> Vec<Option<usize>> {
+    pub fn settings_in_use(&self) -> Vec<Option<usize>> {
         self.layers.iter().map(|layer| (!layer.exit.is_empty()).then_some(0)).collect()
     }
 
@@ -442,9 +446,9 @@ impl Model {
     }
 }
 
-impl Layer {
+impl PlacementLayer {
     /// Seconds that it takes on a node: measured, or counted.
-    pub fn time_on(&self, node: &Node) -> Option<f64> {
+    pub fn time_on(&self, node: &PlacementNode) -> Option<f64> {
         let measured = node.kind.as_ref().and_then(|kind| self.times_ms.get(kind));
         match measured {
             Some(milliseconds) => Some(milliseconds / 1e3),

@@ -2,20 +2,20 @@
 
 use tessera_core::{Error, Result};
 
-use super::problem::Model;
+use super::problem::PlacementModel;
 
 /// Most combinations of settings that are tried.
-const MOST: usize = 10_000;
+const MOST_COMBINATIONS: usize = 10_000;
 
-/// The settings of all exits that are to be tried, for each model: those in use, or where an accuracy is
-/// asked for, all that reach it.
-pub(super) fn choices(models: &[Model]) -> Result<Vec<Vec<Vec<Option<usize>>>>> {
+/// The settings of all exits that are to be tried, for each model: those in use, or where an
+/// accuracy is asked for, all that reach it.
+pub(super) fn threshold_choices(models: &[PlacementModel]) -> Result<Vec<Vec<Vec<Option<usize>>>>> {
     let mut all: Vec<Vec<Vec<Option<usize>>>> = vec![Vec::new()];
     for model in models {
         let settings = match model.least_accuracy {
-            None => vec![model.settings()],
+            None => vec![model.settings_in_use()],
             Some(least) => {
-                let all = combinations(model)?;
+                let all = setting_combinations(model)?;
                 let best = all.iter().filter_map(|settings| model.accuracy_with(settings));
                 let best = best.fold(0.0, f64::max);
                 // What reaches the accuracy up to how sums are rounded.
@@ -39,11 +39,11 @@ pub(super) fn choices(models: &[Model]) -> Result<Vec<Vec<Vec<Option<usize>>>>> 
 
 /// Each of the combinations of the models before with each of the settings of one more.
 pub(super) fn with_each(
-    model: &Model,
+    model: &PlacementModel,
     before: &[Vec<Vec<Option<usize>>>],
     settings: &[Vec<Option<usize>>],
 ) -> Result<Vec<Vec<Vec<Option<usize>>>>> {
-    if before.len() * settings.len() > MOST {
+    if before.len() * settings.len() > MOST_COMBINATIONS {
         return Err(too_many(model));
     }
     let with = |before: &Vec<Vec<Option<usize>>>| {
@@ -53,21 +53,21 @@ pub(super) fn with_each(
     Ok(before.iter().flat_map(with).collect())
 }
 
-fn too_many(model: &Model) -> Error {
+fn too_many(model: &PlacementModel) -> Error {
     Error::invalid(format!(
-        "{}: more than {MOST} combinations of thresholds; list fewer settings",
+        "{}: more than {MOST_COMBINATIONS} combinations of thresholds; list fewer settings",
         model.name
     ))
 }
 
 /// Every combination of the settings of a model's exits.
-pub(super) fn combinations(model: &Model) -> Result<Vec<Vec<Option<usize>>>> {
-    let mut all = vec![model.settings()];
+pub(super) fn setting_combinations(model: &PlacementModel) -> Result<Vec<Vec<Option<usize>>>> {
+    let mut all = vec![model.settings_in_use()];
     for (number, layer) in model.layers.iter().enumerate() {
         if layer.exit.len() < 2 {
             continue;
         }
-        if all.len() * layer.exit.len() > MOST {
+        if all.len() * layer.exit.len() > MOST_COMBINATIONS {
             return Err(too_many(model));
         }
         all = all

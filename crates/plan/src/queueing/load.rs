@@ -3,19 +3,19 @@
 use serde::{Deserialize, Serialize};
 use tessera_core::Result;
 
-use super::problem::Problem;
+use super::problem::QueueingProblem;
 
 /// How busy blocks are, and how long requests take.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Load {
+pub struct QueueingLoad {
     /// The blocks.
     pub blocks: Vec<BlockLoad>,
     /// The tasks.
     pub tasks: Vec<TaskLoad>,
     /// The block that is busiest; none where nothing arrives.
     pub bottleneck: Option<String>,
-    /// What all rates could be multiplied with before the bottleneck is busy all the time; none where
-    /// nothing arrives. Below it the system is stable.
+    /// What all rates could be multiplied with before the bottleneck is busy all the time; none
+    /// where nothing arrives. Below it the system is stable.
     pub highest_scale: Option<f64>,
     /// Whether no queue grows without end.
     pub is_stable: bool,
@@ -34,8 +34,8 @@ pub struct BlockLoad {
     pub replicas: u32,
     /// How busy each is; stable below 1.
     pub utilisation: f64,
-    /// How long a request waits, in the mean, and with batches how much longer it runs than alone; none
-    /// where the queue grows without end.
+    /// How long a request waits, in the mean, and with batches how much longer it runs than alone;
+    /// none where the queue grows without end.
     pub wait_us: Option<f64>,
 }
 
@@ -58,16 +58,16 @@ pub struct TaskLoad {
 }
 
 /// How busy the blocks are with the replicas that there are.
-pub fn load(problem: &Problem) -> Result<Load> {
-    problem.check()?;
+pub fn compute_load(problem: &QueueingProblem) -> Result<QueueingLoad> {
+    problem.check_consistency()?;
     let replicas: Vec<u32> = problem.blocks.iter().map(|block| block.replicas).collect();
     Ok(load_with(problem, &replicas))
 }
 
 /// Arrivals at each block per second.
-fn arrivals(problem: &Problem) -> Vec<f64> {
+fn block_arrivals(problem: &QueueingProblem) -> Vec<f64> {
     let mut arrivals = vec![0.0; problem.blocks.len()];
-    for steps in steps(problem) {
+    for steps in task_steps(problem) {
         for step in steps {
             arrivals[step.block] += step.per_second;
         }
@@ -76,13 +76,13 @@ fn arrivals(problem: &Problem) -> Vec<f64> {
 }
 
 /// The replicas of each block that are busy in the mean.
-pub(super) fn loads(problem: &Problem) -> Vec<f64> {
-    let pairs = arrivals(problem).into_iter().zip(&problem.blocks);
+pub(super) fn block_loads(problem: &QueueingProblem) -> Vec<f64> {
+    let pairs = block_arrivals(problem).into_iter().zip(&problem.blocks);
     pairs.map(|(arrivals, block)| arrivals * block.busy_us() / 1e6).collect()
 }
 
 /// A block on the path of a task.
-pub(super) struct Step {
+pub(super) struct QueueingStep {
     pub(super) block: usize,
     /// Share of the task's requests that get there.
     pub(super) reach: f64,
@@ -90,21 +90,22 @@ pub(super) struct Step {
 }
 
 /// The path of each task.
-pub(super) fn steps(problem: &Problem) -> Vec<Vec<Step>> {
-    let numbers = problem.numbers();
+pub(super) fn task_steps(problem: &QueueingProblem) -> Vec<Vec<QueueingStep>> {
+    let numbers = problem.block_numbers();
     let tasks = problem.tasks.iter().map(|task| {
-        let path = task.path.iter().zip(task.reach());
+        let path = task.path.iter().zip(task.reach_by_step());
         let steps = path.filter_map(|(name, reach)| {
             let block = *numbers.get(name.as_str())?;
-            Some(Step { block, reach, per_second: reach * task.rate_per_second })
+            Some(QueueingStep { block, reach, per_second: reach * task.rate_per_second })
         });
         steps.collect()
     });
     tasks.collect()
 }
 
-pub(super) fn load_with(problem: &Problem, replicas: &[u32]) -> Load {
-    let (arrivals, loads, steps) = (arrivals(problem), loads(problem), steps(problem));
+pub(super) fn load_with(problem: &QueueingProblem, replicas: &[u32]) -> QueueingLoad {
+    let (arrivals, loads, steps) =
+        (block_arrivals(problem), block_loads(problem), task_steps(problem));
     let blocks: Vec<BlockLoad> = problem
         .blocks
         .iter()
@@ -124,14 +125,15 @@ pub(super) fn load_with(problem: &Problem, replicas: &[u32]) -> Load {
     });
     let busiest = busiest.filter(|block| block.utilisation > 0.0);
     let tasks = problem.tasks.iter().zip(&steps).map(|(task, steps)| {
-        let mean = |of: &dyn Fn(&Step) -> Option<f64>| {
+        let mean = |of: &dyn Fn(&QueueingStep) -> Option<f64>| {
             steps.iter().map(|step| Some(step.reach * of(step)?)).sum::<Option<f64>>()
         };
         let served = mean(&|step| Some(problem.blocks[step.block].alone_us())).unwrap_or(0.0);
         let unloaded_us = task.transfer_us + served;
         // Where nobody gets to a block, it does not matter how long they would wait.
-        let reached =
-            |step: &Step| if step.reach > 0.0 { blocks[step.block].wait_us } else { Some(0.0) };
+        let reached = |step: &QueueingStep| {
+            if step.reach > 0.0 { blocks[step.block].wait_us } else { Some(0.0) }
+        };
         let waited = mean(&reached);
         let highest = steps.iter().filter(|step| step.reach > 0.0).map(|step| {
             let block = &blocks[step.block];
@@ -147,7 +149,7 @@ pub(super) fn load_with(problem: &Problem, replicas: &[u32]) -> Load {
             target_us: task.latency_us,
         }
     });
-    Load {
+    QueueingLoad {
         tasks: tasks.collect(),
         bottleneck: busiest.map(|block| block.block.clone()),
         highest_scale: busiest.map(|block| 1.0 / block.utilisation),

@@ -1,22 +1,23 @@
 //! What the time to the result would be if one layer's residency changed, in constant time.
 //!
-//! A run ends as late as the layer allows that holds it up most: with `A` the time at which the weights of
-//! a layer are there and `X` the time that it and all later layers run, the run ends at the largest
-//! `A + X`, or at the sum of all times where nothing is waited for. A layer that is no longer loaded makes
-//! `A` of all later layers of its stream smaller by its load time, and `X` of all earlier ones larger by
-//! its penalty. So the largest `A + X` before and after each layer is all that has to be known.
+//! A run ends as late as the layer allows that holds it up most: with `A` the time at which the
+//! weights of a layer are there and `X` the time that it and all later layers run, the run ends at
+//! the largest `A + X`, or at the sum of all times where nothing is waited for. A layer that is no
+//! longer loaded makes `A` of all later layers of its stream smaller by its load time, and `X` of
+//! all earlier ones larger by its penalty. So the largest `A + X` before and after each layer is
+//! all that has to be known.
 
 use tessera_core::Result;
 
-use super::problem::{Problem, exceeds};
-use super::timeline::{Plan, Residency, simulate};
+use super::problem::{ResidencyProblem, exceeds_memory};
+use super::timeline::{Residency, ResidencyPlan, simulate_residency};
 
 /// A pipelined plan under change. The target has its PCIe switch to itself.
 #[derive(Clone)]
-pub(super) struct Change<'a> {
-    problem: &'a Problem,
+pub(super) struct ResidencyChange<'a> {
+    problem: &'a ResidencyProblem,
     target: usize,
-    plan: Plan,
+    plan: ResidencyPlan,
     /// Per layer that comes through another GPU, when it is there; these don't change.
     forwarded: Vec<Option<f64>>,
     /// Bytes that are loaded.
@@ -39,17 +40,16 @@ pub(super) struct Change<'a> {
     after_forwarded: Vec<f64>,
 }
 
-impl<'a> Change<'a> {
-    pub(super) fn new(problem: &'a Problem, plan: Plan) -> Result<Self> {
+impl<'a> ResidencyChange<'a> {
+    pub(super) fn new(problem: &'a ResidencyProblem, plan: ResidencyPlan) -> Result<Self> {
         let target = problem.target_index();
         let through_other = |layer: &Residency| matches!(layer, Residency::Loaded { through } if *through != target);
         let count = plan.layers.len();
-        let forwarded = match plan.layers.iter().any(through_other) {
-            false => vec![None; count],
-            true => {
-                let run = simulate(problem, &plan)?;
-                run.layers.iter().map(|layer| layer.forward.map(|span| span.end_us)).collect()
-            }
+        let forwarded = if plan.layers.iter().any(through_other) {
+            let run = simulate_residency(problem, &plan)?;
+            run.layers.iter().map(|layer| layer.forward.map(|span| span.end_us)).collect()
+        } else {
+            vec![None; count]
         };
         let mut made = Self {
             problem,
@@ -66,24 +66,24 @@ impl<'a> Change<'a> {
             after: vec![0.0; count + 1],
             after_forwarded: vec![0.0; count + 1],
         };
-        made.replay();
+        made.recompute_times();
         Ok(made)
     }
 
-    pub(super) fn into_plan(self) -> Plan {
+    pub(super) fn into_plan(self) -> ResidencyPlan {
         self.plan
     }
 
     /// How many layers there are.
-    pub(super) fn layers(&self) -> usize {
+    pub(super) fn layer_count(&self) -> usize {
         self.plan.layers.len()
     }
 
-    pub(super) fn total(&self) -> f64 {
+    pub(super) fn total_us(&self) -> f64 {
         self.total
     }
 
-    pub(super) fn stall(&self, layer: usize) -> f64 {
+    pub(super) fn stall_us(&self, layer: usize) -> f64 {
         self.stalls[layer]
     }
 
@@ -99,14 +99,15 @@ impl<'a> Change<'a> {
     }
 
     /// Whether the target's memory holds a layer that is left on the host now, too.
-    pub(super) fn fits(&self, layer: usize) -> bool {
+    pub(super) fn fits_memory(&self, layer: usize) -> bool {
         let bytes = self.bytes + self.problem.layers[layer].bytes;
-        self.problem.memory().is_none_or(|memory| !exceeds(bytes, memory))
+        self.problem.target_memory().is_none_or(|memory| !exceeds_memory(bytes, memory))
     }
 
-    /// The total if a layer that comes through the target were left on the host; none where it can't.
+    /// The total if a layer that comes through the target were left on the host; none where it
+    /// can't.
     pub(super) fn total_if_direct(&self, layer: usize) -> Option<f64> {
-        let penalty = self.problem.layers[layer].penalty()?;
+        let penalty = self.problem.layers[layer].direct_penalty()?;
         let load = self.problem.layers[layer].load_us;
         let earlier = self.running.max(self.before[layer]) + penalty;
         let later = (self.after[layer + 1] - load).max(self.after_forwarded[layer + 1]);
@@ -116,7 +117,7 @@ impl<'a> Change<'a> {
     /// The total if a layer that is left on the host came through the target.
     pub(super) fn total_if_loaded(&self, layer: usize) -> Option<f64> {
         let known = &self.problem.layers[layer];
-        let earlier = self.running.max(self.before[layer]) - known.penalty()?;
+        let earlier = self.running.max(self.before[layer]) - known.direct_penalty()?;
         let arrival = self.loaded_before[layer] + known.load_us;
         let own = arrival + known.in_memory_us + self.running_after[layer];
         let later = (self.after[layer + 1] + known.load_us).max(self.after_forwarded[layer + 1]);
@@ -124,25 +125,25 @@ impl<'a> Change<'a> {
     }
 
     /// Leaves a layer on the host.
-    pub(super) fn leave(&mut self, layer: usize) {
+    pub(super) fn leave_on_host(&mut self, layer: usize) {
         self.plan.layers[layer] = Residency::Direct;
-        self.replay();
+        self.recompute_times();
     }
 
     /// Loads a layer through the target.
-    pub(super) fn load(&mut self, layer: usize) {
+    pub(super) fn load_layer(&mut self, layer: usize) {
         self.plan.layers[layer] = Residency::Loaded { through: self.target };
-        self.replay();
+        self.recompute_times();
     }
 
-    fn replay(&mut self) {
+    fn recompute_times(&mut self) {
         let (mut clock, mut loaded) = (0.0_f64, 0.0);
         (self.bytes, self.running) = (0.0, 0.0);
         let mut arrivals = vec![None; self.plan.layers.len()];
         for (number, layer) in self.problem.layers.iter().enumerate() {
             self.loaded_before[number] = loaded;
             let time = match self.plan.layers[number] {
-                Residency::Direct => layer.direct().unwrap_or(layer.in_memory_us),
+                Residency::Direct => layer.direct_time().unwrap_or(layer.in_memory_us),
                 Residency::Loaded { through } => {
                     self.bytes += layer.bytes;
                     if layer.bytes > 0.0 && through == self.target {
@@ -163,7 +164,7 @@ impl<'a> Change<'a> {
         let mut running = 0.0;
         for number in (0..self.plan.layers.len()).rev() {
             self.running_after[number] = running;
-            running += self.time(number);
+            running += self.running_time(number);
             let own = arrivals[number].map_or(0.0, |arrival| arrival + running);
             let is_here = self.is_loaded_here(number);
             let (here, other) = if is_here { (own, 0.0) } else { (0.0, own) };
@@ -179,10 +180,10 @@ impl<'a> Change<'a> {
         }
     }
 
-    fn time(&self, layer: usize) -> f64 {
+    fn running_time(&self, layer: usize) -> f64 {
         let known = &self.problem.layers[layer];
         match self.plan.layers[layer] {
-            Residency::Direct => known.direct().unwrap_or(known.in_memory_us),
+            Residency::Direct => known.direct_time().unwrap_or(known.in_memory_us),
             Residency::Loaded { .. } => known.in_memory_us,
         }
     }

@@ -1,27 +1,27 @@
 //! `direct-host-access`: leave layers on the host where that shortens the pipeline (Algorithm 1).
 //!
-//! A layer `i` that stalls is helped by leaving an earlier layer `j`, or itself, on the host: its own load
-//! then starts sooner by the load time of `j`. The algorithm goes through the layers in order, and for one
-//! that stalls through all `j` up to it, those with the smallest penalty (the paper's PerfDiff: how much
-//! longer `j` runs from the host) first.
+//! A layer `i` that stalls is helped by leaving an earlier layer `j`, or itself, on the host: its
+//! own load then starts sooner by the load time of `j`. The algorithm goes through the layers in
+//! order, and for one that stalls through all `j` up to it, those with the smallest penalty (the
+//! paper's PerfDiff: how much longer `j` runs from the host) first.
 //!
-//! The algorithm as printed follows its own estimate of the stall at `i` alone: it takes load time and
-//! penalty off it, and plays the pipeline again only once the estimate is zero. Here, what a change does to
-//! the whole run is computed before it is made (see [`super::change`]), and it is made only where the
-//! result does not come later. A small penalty often is that of a small layer, which gains little; so
-//! layers are then exchanged for better ones. A second plan, which starts with all layers on the host that
-//! are quicker there than loaded and run (section 4.1), often ends up better; the quicker one is taken.
-//! In the end, layers that gain nothing by being left on the host are loaded after all, as they would be
-//! slower in every later run.
+//! The algorithm as printed follows its own estimate of the stall at `i` alone: it takes load time
+//! and penalty off it, and simulates the pipeline again only once the estimate is zero. Here, what
+//! a change does to the whole run is computed before it is made (see [`super::change`]), and it is
+//! made only where the result does not come later. A small penalty often is that of a small layer,
+//! which gains little; so layers are then exchanged for better ones. A second plan, which starts
+//! with all layers on the host that are quicker there than loaded and run (section 4.1), often ends
+//! up better; the quicker one is taken. In the end, layers that gain nothing by being left on the
+//! host are loaded after all, as they would be slower in every later run.
 
 use tessera_core::Result;
 
-use super::change::Change;
+use super::change::ResidencyChange;
 use super::memory::load_what_fits;
-use super::problem::Problem;
-use super::timeline::{Plan, Residency, simulate};
-use super::{Planned, Strategy};
-use crate::Limit;
+use super::problem::ResidencyProblem;
+use super::solution::ResidencySolution;
+use super::timeline::{Residency, ResidencyPlan, simulate_residency};
+use crate::{Planner, SearchLimit, Strategy};
 
 /// How often layers are exchanged at most; after three or four rounds nothing changes any more.
 const ROUNDS: usize = 8;
@@ -30,58 +30,67 @@ const ROUNDS: usize = 8;
 pub struct DirectHostAccess;
 
 impl Strategy for DirectHostAccess {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "direct-host-access"
     }
 
-    fn about(&self) -> &'static str {
+    fn one_line_summary(&self) -> &str {
         "a pipeline that leaves layers on the host where that gains time (DeepPlan, Algorithm 1)"
     }
+}
 
-    fn plan(
+impl Planner for DirectHostAccess {
+    type Problem = ResidencyProblem;
+    type Plan = ResidencyPlan;
+    type Solution = ResidencySolution;
+
+    fn find_plan(
         &self,
-        problem: &Problem,
-        previous: Option<&Plan>,
-        _limit: &Limit<'_>,
-    ) -> Result<Planned> {
+        problem: &ResidencyProblem,
+        previous: Option<&ResidencyPlan>,
+        _limit: &SearchLimit<'_>,
+    ) -> Result<ResidencySolution> {
         let planned = leave_layers(problem, load_what_fits(problem, true))?;
-        let is_such = |plan: &Plan| plan.pipelined && plan.gpus(problem) == 1;
+        let is_such = |plan: &ResidencyPlan| plan.pipelined && plan.loading_gpus(problem) == 1;
         Ok(planned.or_previous(problem, previous, is_such))
     }
 }
 
-/// Leaves layers on the host that `plan` loads through the target, where that gains time. Never slower
-/// than `plan`.
-pub(super) fn leave_layers(problem: &Problem, plan: Plan) -> Result<Planned> {
-    let mut best = Planned::of(problem, plan.clone())?;
-    let begun = Change::new(problem, plan)?;
+/// Leaves layers on the host that `plan` loads through the target, where that gains time. Never
+/// slower than `plan`.
+pub(super) fn leave_layers(
+    problem: &ResidencyProblem,
+    plan: ResidencyPlan,
+) -> Result<ResidencySolution> {
+    let mut best = ResidencySolution::from_plan(problem, plan.clone())?;
+    let begun = ResidencyChange::new(problem, plan)?;
     let cheapest = by_penalty(problem);
-    let mut most_gained: Vec<Candidate> = by_penalty(problem);
+    let mut most_gained: Vec<HostCandidate> = by_penalty(problem);
     most_gained.sort_by(|one, other| one.per_load().total_cmp(&other.per_load()));
-    let starts: [(Begin, _); 2] = [(shorten_stalls, cheapest), (leave_quicker, most_gained)];
+    let starts: [(BeginPlan, _); 2] = [(shorten_stalls, cheapest), (leave_quicker, most_gained)];
     for (begin, candidates) in starts {
         let mut change = begun.clone();
         begin(&mut change, &candidates);
-        exchange(&mut change, &candidates);
+        exchange_layers(&mut change, &candidates);
         load_again(&mut change, &candidates);
         // What was computed change by change is compared as it is simulated.
-        best = best.or_quicker(Planned::of(problem, change.into_plan())?);
+        best = best.or_quicker(ResidencySolution::from_plan(problem, change.into_plan())?);
     }
     Ok(best)
 }
 
 /// How a plan is begun.
-type Begin = fn(&mut Change<'_>, &[Candidate]);
+type BeginPlan = fn(&mut ResidencyChange<'_>, &[HostCandidate]);
 
 /// A layer that can be left on the host.
-struct Candidate {
+struct HostCandidate {
     /// How much longer it runs then.
     penalty: f64,
     load_us: f64,
     layer: usize,
 }
 
-impl Candidate {
+impl HostCandidate {
     /// The penalty per µs of load time that leaving it saves.
     fn per_load(&self) -> f64 {
         self.penalty / self.load_us
@@ -89,75 +98,80 @@ impl Candidate {
 }
 
 /// The layers that can be left on the host, those with the smallest penalty first.
-fn by_penalty(problem: &Problem) -> Vec<Candidate> {
+fn by_penalty(problem: &ResidencyProblem) -> Vec<HostCandidate> {
     let layers = problem.layers.iter().enumerate();
-    let candidate = |(layer, known): (usize, &super::Layer)| {
-        Some(Candidate { penalty: known.penalty()?, load_us: known.load_us, layer })
+    let candidate = |(layer, known): (usize, &super::ResidencyLayer)| {
+        Some(HostCandidate { penalty: known.direct_penalty()?, load_us: known.load_us, layer })
     };
-    let mut found: Vec<Candidate> = layers.filter_map(candidate).collect();
+    let mut found: Vec<HostCandidate> = layers.filter_map(candidate).collect();
     found.sort_by(|one, other| one.penalty.total_cmp(&other.penalty));
     found
 }
 
-/// Goes through the layers that stall, and leaves those up to them on the host that make it shorter.
-fn shorten_stalls(change: &mut Change<'_>, candidates: &[Candidate]) {
-    for layer in 0..change.layers() {
+/// Goes through the layers that stall, and leaves those up to them on the host that make it
+/// shorter.
+fn shorten_stalls(change: &mut ResidencyChange<'_>, candidates: &[HostCandidate]) {
+    for layer in 0..change.layer_count() {
         for candidate in candidates {
             // The others have larger penalties still.
-            if change.stall(layer) <= 0.0 || change.stall(layer) < candidate.penalty {
+            if change.stall_us(layer) <= 0.0 || change.stall_us(layer) < candidate.penalty {
                 break;
             }
-            let total = match candidate.layer <= layer && change.is_loaded_here(candidate.layer) {
-                true => change.total_if_direct(candidate.layer),
-                false => None,
+            let total = if candidate.layer <= layer && change.is_loaded_here(candidate.layer) {
+                change.total_if_direct(candidate.layer)
+            } else {
+                None
             };
-            if total.is_some_and(|total| is_no_later(total, change.total())) {
-                change.leave(candidate.layer);
+            if total.is_some_and(|total| is_no_later(total, change.total_us())) {
+                change.leave_on_host(candidate.layer);
             }
         }
     }
 }
 
 /// Leaves all layers on the host that are quicker there than loaded and run.
-fn leave_quicker(change: &mut Change<'_>, candidates: &[Candidate]) {
+fn leave_quicker(change: &mut ResidencyChange<'_>, candidates: &[HostCandidate]) {
     for candidate in candidates {
         if candidate.penalty < candidate.load_us && change.is_loaded_here(candidate.layer) {
-            change.leave(candidate.layer);
+            change.leave_on_host(candidate.layer);
         }
     }
 }
 
 /// Leaves layers on the host, loads some, or exchanges one for another, as long as that gains time.
-fn exchange(change: &mut Change<'_>, candidates: &[Candidate]) {
+fn exchange_layers(change: &mut ResidencyChange<'_>, candidates: &[HostCandidate]) {
     for _ in 0..ROUNDS {
-        let before = change.total();
+        let before = change.total_us();
         while let Some((total, layer)) = best_to_leave(change, candidates)
-            && is_sooner(total, change.total())
+            && is_sooner(total, change.total_us())
         {
-            change.leave(layer);
+            change.leave_on_host(layer);
         }
         for layer in candidates.iter().rev().map(|candidate| candidate.layer) {
-            if !change.is_direct(layer) || !change.fits(layer) {
+            if !change.is_direct(layer) || !change.fits_memory(layer) {
                 continue;
             }
-            let known = change.total();
-            change.load(layer);
+            let known = change.total_us();
+            change.load_layer(layer);
             match best_to_leave(change, candidates) {
-                Some((total, other)) if is_sooner(total, known.min(change.total())) => {
-                    change.leave(other);
+                Some((total, other)) if is_sooner(total, known.min(change.total_us())) => {
+                    change.leave_on_host(other);
                 }
-                _ if is_sooner(change.total(), known) => {}
-                _ => change.leave(layer),
+                _ if is_sooner(change.total_us(), known) => {}
+                _ => change.leave_on_host(layer),
             }
         }
-        if !is_sooner(change.total(), before) {
+        if !is_sooner(change.total_us(), before) {
             break;
         }
     }
 }
 
 /// The layer that is best left on the host next, and the total with it there.
-fn best_to_leave(change: &Change<'_>, candidates: &[Candidate]) -> Option<(f64, usize)> {
+fn best_to_leave(
+    change: &ResidencyChange<'_>,
+    candidates: &[HostCandidate],
+) -> Option<(f64, usize)> {
     let loaded = candidates.iter().map(|candidate| candidate.layer);
     let totals = loaded
         .filter(|&layer| change.is_loaded_here(layer))
@@ -166,14 +180,16 @@ fn best_to_leave(change: &Change<'_>, candidates: &[Candidate]) -> Option<(f64, 
 }
 
 /// Loads what gains nothing on the host, unless it runs no slower from there.
-fn load_again(change: &mut Change<'_>, candidates: &[Candidate]) {
+fn load_again(change: &mut ResidencyChange<'_>, candidates: &[HostCandidate]) {
     for candidate in candidates.iter().rev().filter(|candidate| candidate.penalty > 0.0) {
         let layer = candidate.layer;
         if change.is_direct(layer)
-            && change.fits(layer)
-            && change.total_if_loaded(layer).is_some_and(|total| is_no_later(total, change.total()))
+            && change.fits_memory(layer)
+            && change
+                .total_if_loaded(layer)
+                .is_some_and(|total| is_no_later(total, change.total_us()))
         {
-            change.load(layer);
+            change.load_layer(layer);
         }
     }
 }
@@ -189,10 +205,10 @@ fn is_no_later(total: f64, known: f64) -> bool {
 }
 
 /// The paper's Algorithm 1 to the letter, for comparison.
-pub fn algorithm_1_as_printed(problem: &Problem) -> Result<Plan> {
+pub fn algorithm_1_as_printed(problem: &ResidencyProblem) -> Result<ResidencyPlan> {
     let mut plan = load_what_fits(problem, true);
-    let stalls = |plan: &Plan| -> Result<Vec<f64>> {
-        Ok(simulate(problem, plan)?.layers.iter().map(|layer| layer.stall_us).collect())
+    let stalls = |plan: &ResidencyPlan| -> Result<Vec<f64>> {
+        Ok(simulate_residency(problem, plan)?.layers.iter().map(|layer| layer.stall_us).collect())
     };
     let mut known = stalls(&plan)?;
     let candidates = by_penalty(problem);

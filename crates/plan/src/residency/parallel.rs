@@ -1,68 +1,84 @@
 //! `parallel`: several GPUs load layers, and hand them over (parallel transmission).
 //!
-//! The paper divides the layers, in order, into parts of about the same bytes: the first for the GPU that
-//! runs the model, the others for GPUs below other PCIe switches with a link to it (section 4.3.3). Layers
-//! can also be dealt out one by one, which is mostly quicker (see [`super::dealing`]). Both are tried, with
-//! every number of GPUs; where links are too slow to gain anything, none helps.
+//! The paper divides the layers, in order, into parts of about the same bytes: the first for the
+//! GPU that runs the model, the others for GPUs below other PCIe switches with a link to it
+//! (section 4.3.3). Layers can also be distributed one by one, which is mostly quicker (see
+//! [`super::distribution`]). Both are tried, with every number of GPUs; where links are too slow to
+//! gain anything, none helps.
 
 use tessera_core::Result;
 
-use super::dealing::Dealing;
+use super::distribution::LayerDistribution;
 use super::memory::{all_fit, load_what_fits};
-use super::problem::{Layer, Problem};
-use super::timeline::{Plan, Residency};
-use super::topology::Server;
-use super::{Planned, Strategy};
-use crate::Limit;
+use super::problem::{ResidencyLayer, ResidencyProblem};
+use super::solution::ResidencySolution;
+use super::timeline::{Residency, ResidencyPlan};
+use super::topology::ServerTopology;
+use crate::{Planner, SearchLimit, Strategy};
 
 /// Lets several GPUs load parts of the model.
-pub struct Parallel;
+pub struct ParallelTransmission;
 
-impl Strategy for Parallel {
-    fn name(&self) -> &'static str {
+impl Strategy for ParallelTransmission {
+    fn name(&self) -> &str {
         "parallel"
     }
 
-    fn about(&self) -> &'static str {
+    fn one_line_summary(&self) -> &str {
         "a pipeline that loads through several GPUs (parallel transmission)"
     }
+}
 
-    fn plan(
+impl Planner for ParallelTransmission {
+    type Problem = ResidencyProblem;
+    type Plan = ResidencyPlan;
+    type Solution = ResidencySolution;
+
+    fn find_plan(
         &self,
-        problem: &Problem,
-        previous: Option<&Plan>,
-        _limit: &Limit<'_>,
-    ) -> Result<Planned> {
+        problem: &ResidencyProblem,
+        previous: Option<&ResidencyPlan>,
+        _limit: &SearchLimit<'_>,
+    ) -> Result<ResidencySolution> {
         let base = load_what_fits(problem, true);
-        let mut best = Planned::of(problem, base.clone())?;
-        let server = problem.server();
-        for loaders in groups(&server) {
+        let mut best = ResidencySolution::from_plan(problem, base.clone())?;
+        let server = ServerTopology::from_problem(problem);
+        for loaders in loader_groups(&server) {
             let parts = in_parts(problem, &base, &base, &loaders);
-            let dealt = Dealing::new(problem, &server, &loaders).plan(&base);
+            let distributed =
+                LayerDistribution::new(problem, &server, &loaders).distributed_plan(&base);
             // What a helper's memory does not hold is no plan.
-            let found = [parts, dealt].map(|plan| Planned::of(problem, plan));
-            best = found.into_iter().flatten().fold(best, Planned::or_quicker);
+            let found =
+                [parts, distributed].map(|plan| ResidencySolution::from_plan(problem, plan));
+            best = found.into_iter().flatten().fold(best, ResidencySolution::or_quicker);
         }
-        let is_such =
-            |plan: &Plan| plan.pipelined && (plan.direct_layers() == 0 || !all_fit(problem));
+        let is_such = |plan: &ResidencyPlan| {
+            plan.pipelined && (plan.direct_layers() == 0 || !all_fit(problem))
+        };
         Ok(best.or_previous(problem, previous, is_such))
     }
 }
 
-/// The groups of GPUs that may load together: the target with the first helper, the first two, and so on.
-pub(super) fn groups(server: &Server) -> Vec<Vec<usize>> {
+/// The groups of GPUs that may load together: the target with the first helper, the first two, and
+/// so on.
+pub(super) fn loader_groups(server: &ServerTopology) -> Vec<Vec<usize>> {
     let mut group = vec![server.target];
     let add = |helper| {
         group.push(helper);
         group.clone()
     };
-    server.helpers().into_iter().map(add).collect()
+    server.helper_gpus().into_iter().map(add).collect()
 }
 
-/// The plan with what it loads in equal parts through `loaders`, in this order. Layers beyond the first
-/// part that `base` loads are loaded, too: by another GPU they come soon enough.
-pub(super) fn in_parts(problem: &Problem, base: &Plan, plan: &Plan, loaders: &[usize]) -> Plan {
-    let loaded = |(layer, residency): (&Layer, &Residency)| match residency {
+/// The plan with what it loads in equal parts through `loaders`, in this order. Layers beyond the
+/// first part that `base` loads are loaded, too: by another GPU they come soon enough.
+pub(super) fn in_parts(
+    problem: &ResidencyProblem,
+    base: &ResidencyPlan,
+    plan: &ResidencyPlan,
+    loaders: &[usize],
+) -> ResidencyPlan {
+    let loaded = |(layer, residency): (&ResidencyLayer, &Residency)| match residency {
         Residency::Direct => 0.0,
         Residency::Loaded { .. } => layer.bytes,
     };

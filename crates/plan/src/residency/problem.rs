@@ -6,13 +6,12 @@ use serde::de::{Deserializer, Error as _, Visitor};
 use serde::{Deserialize, Serialize};
 use tessera_core::{Error, Result};
 
-use super::topology::Server;
-use crate::check::{figure, names, positive};
+use crate::validation::{require_figure, require_positive, require_unique_names};
 
 /// A layer, as a profile knows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Layer {
+pub struct ResidencyLayer {
     /// Tells it from the others.
     pub name: String,
     /// Bytes of its weights; 0 where it has none.
@@ -28,22 +27,22 @@ pub struct Layer {
     pub direct_us: Option<f64>,
 }
 
-impl Layer {
+impl ResidencyLayer {
     /// Time to run with the weights left on the host, where there are weights and that works.
-    pub fn direct(&self) -> Option<f64> {
+    pub fn direct_time(&self) -> Option<f64> {
         self.direct_us.filter(|_| self.bytes > 0.0)
     }
 
     /// How much longer it runs when the weights stay on the host.
-    pub(super) fn penalty(&self) -> Option<f64> {
-        self.direct().map(|direct| direct - self.in_memory_us)
+    pub(super) fn direct_penalty(&self) -> Option<f64> {
+        self.direct_time().map(|direct| direct - self.in_memory_us)
     }
 }
 
 /// A GPU of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Gpu {
+pub struct ServerGpu {
     /// Tells it from the others; may be left out where it is the only one.
     #[serde(default = "only_name")]
     pub name: String,
@@ -55,7 +54,7 @@ pub struct Gpu {
     pub memory_bytes: Option<f64>,
 }
 
-impl Default for Gpu {
+impl Default for ServerGpu {
     fn default() -> Self {
         Self { name: only_name(), switch: only_switch(), memory_bytes: None }
     }
@@ -74,12 +73,12 @@ pub struct NvLink {
 /// A model that is not on the GPU yet, and the server that is to run it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Problem {
+pub struct ResidencyProblem {
     /// The layers, in the order in which they run.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<ResidencyLayer>,
     /// The GPUs; one without a limit where nothing is said.
     #[serde(default = "one_gpu")]
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<ServerGpu>,
     /// The links between GPUs.
     #[serde(default)]
     pub nvlinks: Vec<NvLink>,
@@ -88,25 +87,26 @@ pub struct Problem {
     pub target: Option<String>,
 }
 
-impl Problem {
+impl ResidencyProblem {
     /// A problem with one GPU whose memory does not matter.
-    pub fn of(layers: Vec<Layer>) -> Self {
+    pub fn with_one_gpu(layers: Vec<ResidencyLayer>) -> Self {
         Self { layers, gpus: one_gpu(), nvlinks: Vec::new(), target: None }
     }
 
     /// The GPU that runs the model, by number.
     pub fn target_index(&self) -> usize {
-        let named = |gpu: &Gpu| self.target.as_ref().is_some_and(|target| gpu.name == *target);
+        let named =
+            |gpu: &ServerGpu| self.target.as_ref().is_some_and(|target| gpu.name == *target);
         self.gpus.iter().position(named).unwrap_or(0)
     }
 
     /// Memory of the GPU that runs the model.
-    pub(super) fn memory(&self) -> Option<f64> {
+    pub(super) fn target_memory(&self) -> Option<f64> {
         self.gpus.get(self.target_index()).and_then(|gpu| gpu.memory_bytes)
     }
 
     /// Refuses what makes no sense, and memory that no plan fits into.
-    pub fn check(&self) -> Result<()> {
+    pub fn check_consistency(&self) -> Result<()> {
         self.check_layers()?;
         self.check_server()?;
         self.check_memory()
@@ -116,13 +116,13 @@ impl Problem {
         if self.layers.is_empty() {
             return Err(Error::invalid("layers: none, expected at least one"));
         }
-        names("layers", self.layers.iter().map(|layer| layer.name.as_str()))?;
+        require_unique_names("layers", self.layers.iter().map(|layer| layer.name.as_str()))?;
         for (number, layer) in self.layers.iter().enumerate() {
-            let bytes = figure(&format!("layers[{number}].bytes"), layer.bytes)?;
-            let load = figure(&format!("layers[{number}].load_us"), layer.load_us)?;
-            figure(&format!("layers[{number}].in_memory_us"), layer.in_memory_us)?;
+            let bytes = require_figure(&format!("layers[{number}].bytes"), layer.bytes)?;
+            let load = require_figure(&format!("layers[{number}].load_us"), layer.load_us)?;
+            require_figure(&format!("layers[{number}].in_memory_us"), layer.in_memory_us)?;
             if let Some(direct) = layer.direct_us {
-                figure(&format!("layers[{number}].direct_us"), direct)?;
+                require_figure(&format!("layers[{number}].direct_us"), direct)?;
             }
             if bytes > 0.0 && load == 0.0 {
                 return Err(Error::invalid(format!(
@@ -142,13 +142,13 @@ impl Problem {
         if self.gpus.is_empty() {
             return Err(Error::invalid("gpus: none, expected at least one"));
         }
-        names("gpus", self.gpus.iter().map(|gpu| gpu.name.as_str()))?;
+        require_unique_names("gpus", self.gpus.iter().map(|gpu| gpu.name.as_str()))?;
         for (number, gpu) in self.gpus.iter().enumerate() {
             if gpu.switch.is_empty() {
                 return Err(Error::invalid(format!("gpus[{number}].switch: empty")));
             }
             if let Some(memory) = gpu.memory_bytes {
-                figure(&format!("gpus[{number}].memory_bytes"), memory)?;
+                require_figure(&format!("gpus[{number}].memory_bytes"), memory)?;
             }
         }
         let find = |name: &str| self.gpus.iter().position(|gpu| gpu.name == name);
@@ -175,7 +175,7 @@ impl Problem {
             linked.push(pair);
             let field = format!("nvlinks[{number}].bytes_per_second");
             // Slower links would take longer than any figure may be.
-            if positive(&field, link.bytes_per_second)? < 1.0 {
+            if require_positive(&field, link.bytes_per_second)? < 1.0 {
                 let rate = link.bytes_per_second;
                 return Err(Error::invalid(format!("{field}: {rate}, expected at least 1")));
             }
@@ -192,11 +192,11 @@ impl Problem {
         let Some(memory) = target.memory_bytes else { return Ok(()) };
         let mut needed = 0.0;
         for (number, layer) in self.layers.iter().enumerate() {
-            if layer.direct().is_some() {
+            if layer.direct_time().is_some() {
                 continue;
             }
             needed += layer.bytes;
-            if exceeds(needed, memory) {
+            if exceeds_memory(needed, memory) {
                 return Err(Error::invalid(format!(
                     "layers[{number}]: \"{}\" can't be read from the host; with it the layers that \
                      must be loaded take {needed} bytes, and GPU \"{}\" has {memory}",
@@ -206,14 +206,10 @@ impl Problem {
         }
         Ok(())
     }
-
-    pub(super) fn server(&self) -> Server {
-        Server::of(self)
-    }
 }
 
 /// Whether `bytes` are more than `memory` has, by more than adding up in another order makes.
-pub(super) fn exceeds(bytes: f64, memory: f64) -> bool {
+pub(super) fn exceeds_memory(bytes: f64, memory: f64) -> bool {
     bytes > memory * (1.0 + 1e-9)
 }
 
@@ -225,8 +221,8 @@ fn only_switch() -> String {
     "0".to_owned()
 }
 
-fn one_gpu() -> Vec<Gpu> {
-    vec![Gpu::default()]
+fn one_gpu() -> Vec<ServerGpu> {
+    vec![ServerGpu::default()]
 }
 
 fn name_or_number<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
@@ -254,9 +250,10 @@ fn name_or_number<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error
         }
 
         fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<String, E> {
-            match number >= 0.0 && number.fract() == 0.0 && number < 1e15 {
-                true => Ok(number.to_string()),
-                false => Err(E::custom(format!("{number}, expected a whole number from 0"))),
+            if number >= 0.0 && number.fract() == 0.0 && number < 1e15 {
+                Ok(number.to_string())
+            } else {
+                Err(E::custom(format!("{number}, expected a whole number from 0")))
             }
         }
     }

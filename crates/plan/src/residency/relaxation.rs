@@ -1,17 +1,18 @@
 //! A bound on what any plan can reach from any point of it on.
 //!
-//! A run ends no sooner than all layers have run, and for every layer and every stream no sooner than the
-//! stream has brought the layer's weights and this and all later layers have run. Any average of these
-//! times is a bound, too, and in it every layer can be decided on its own: its time to run counts with the
-//! weight of the conditions up to it, its time in a stream with that of the conditions from it on. The
-//! weights that make the bound highest are found step by step (Lagrangian relaxation); the memory's limit
-//! comes in with a price per byte.
+//! A run ends no sooner than all layers have run, and for every layer and every stream no sooner
+//! than the stream has brought the layer's weights and this and all later layers have run. Any
+//! average of these times is a bound, too, and in it every layer can be decided on its own: its
+//! time to run counts with the weight of the conditions up to it, its time in a stream with that of
+//! the conditions from it on. The weights that make the bound highest are found step by step
+//! (Lagrangian relaxation); the memory's limit comes in with a price per byte.
 
-use super::exact::{Model, Way};
+use super::search_model::{LayerOption, ResidencySearchModel};
 
 /// How the average is made up, and what it says.
-pub(super) struct Bound {
-    /// Per layer, the weight of the time at which the layers before it have run; one more for the end.
+pub(super) struct LagrangianBound {
+    /// Per layer, the weight of the time at which the layers before it have run; one more for the
+    /// end.
     running: Vec<f64>,
     /// Per layer and stream, the weight of the time at which the stream is free.
     streams: Vec<Vec<f64>>,
@@ -22,9 +23,15 @@ pub(super) struct Bound {
     memory: f64,
 }
 
-impl Bound {
+impl LagrangianBound {
     /// The soonest end of a plan whose layers before `layer` are decided.
-    pub(super) fn at(&self, layer: usize, running: f64, streams: &[f64], bytes: f64) -> f64 {
+    pub(super) fn soonest_end(
+        &self,
+        layer: usize,
+        running: f64,
+        streams: &[f64],
+        bytes: f64,
+    ) -> f64 {
         let weights = &self.streams[layer];
         let loading: f64 = weights.iter().zip(streams).map(|(weight, clock)| weight * clock).sum();
         let paid = if self.price > 0.0 { self.price * (bytes - self.memory) } else { 0.0 };
@@ -34,7 +41,7 @@ impl Bound {
 
 /// Weights of the conditions, before they are summed up.
 #[derive(Clone)]
-struct Weights {
+struct ConditionWeights {
     /// Of the condition that all layers have run.
     running: f64,
     /// Per layer and stream.
@@ -45,23 +52,27 @@ struct Weights {
 /// How many steps are made towards the best weights.
 const STEPS: usize = 400;
 
-/// The best bound that was found. Every step also gives a choice of ways, which is shown to `seen` and
-/// may be a good plan.
-pub(super) fn bound(model: &Model, goal: f64, mut seen: impl FnMut(&[usize]) -> f64) -> Bound {
+/// The best bound that was found. Every step also gives a choice of options, which is shown to
+/// `seen` and may be a good plan.
+pub(super) fn best_bound(
+    model: &ResidencySearchModel,
+    goal: f64,
+    mut seen: impl FnMut(&[usize]) -> f64,
+) -> LagrangianBound {
     let count = model.layers.len();
     let streams = model.streams;
     let conditions = 1 + count * streams;
     let even = 1.0 / conditions as f64;
     let mut weights =
-        Weights { running: even, streams: vec![vec![even; streams]; count], price: 0.0 };
+        ConditionWeights { running: even, streams: vec![vec![even; streams]; count], price: 0.0 };
     let mut goal = goal;
-    let mut mean_ends: Option<Ends> = None;
-    let mut best: Option<(f64, Bound)> = None;
+    let mut mean_ends: Option<ConditionEnds> = None;
+    let mut best: Option<(f64, LagrangianBound)> = None;
     let mut pace = 1.0;
     let mut idle = 0;
     for _ in 0..STEPS {
-        let (bound, chosen) = relax(model, &weights);
-        let reached = bound.at(0, 0.0, &vec![0.0; streams], 0.0);
+        let (bound, chosen) = relax_layers(model, &weights);
+        let reached = bound.soonest_end(0, 0.0, &vec![0.0; streams], 0.0);
         goal = goal.min(seen(&chosen));
         let is_better = best.as_ref().is_none_or(|(known, _)| reached > *known);
         if is_better {
@@ -76,16 +87,19 @@ pub(super) fn bound(model: &Model, goal: f64, mut seen: impl FnMut(&[usize]) -> 
         if goal - reached <= 1e-12 * goal {
             break;
         }
-        let ends = ends(model, &chosen);
+        let ends = condition_ends(model, &chosen);
         let mean = mean_ends.get_or_insert_with(|| ends.clone());
-        mean.mix(&ends, 0.3);
-        climb(model, &mut weights, mean, pace * (goal - reached));
+        mean.mix_in(&ends, 0.3);
+        climb_weights(model, &mut weights, mean, pace * (goal - reached));
     }
-    best.map_or_else(|| relax(model, &weights).0, |(_, bound)| bound)
+    best.map_or_else(|| relax_layers(model, &weights).0, |(_, bound)| bound)
 }
 
 /// Decides every layer on its own under the weights.
-fn relax(model: &Model, weights: &Weights) -> (Bound, Vec<usize>) {
+fn relax_layers(
+    model: &ResidencySearchModel,
+    weights: &ConditionWeights,
+) -> (LagrangianBound, Vec<usize>) {
     let count = model.layers.len();
     let mut running = vec![0.0; count + 1];
     running[0] = weights.running;
@@ -99,34 +113,36 @@ fn relax(model: &Model, weights: &Weights) -> (Bound, Vec<usize>) {
         for stream in 0..model.streams {
             streams[layer][stream] = streams[layer + 1][stream] + weights.streams[layer][stream];
         }
-        let cost = |way: &Way| {
-            let loading = way.streams.iter().map(|&(stream, time, tail)| {
+        let cost = |option: &LayerOption| {
+            let loading = option.streams.iter().map(|&(stream, time, tail)| {
                 time * streams[layer][stream] + tail * weights.streams[layer][stream]
             });
-            way.running * running[layer + 1] + loading.sum::<f64>() + weights.price * way.bytes
+            option.running * running[layer + 1]
+                + loading.sum::<f64>()
+                + weights.price * option.bytes
         };
         let mut least = f64::INFINITY;
-        for (number, way) in model.layers[layer].iter().enumerate() {
-            let cost = cost(way);
+        for (number, option) in model.layers[layer].iter().enumerate() {
+            let cost = cost(option);
             if cost < least {
                 (least, chosen[layer]) = (cost, number);
             }
         }
         rest[layer] = rest[layer + 1] + least;
     }
-    (Bound { running, streams, price: weights.price, rest, memory: model.memory }, chosen)
+    (LagrangianBound { running, streams, price: weights.price, rest, memory: model.memory }, chosen)
 }
 
-/// When each condition is met by the ways that were chosen, on average over the steps.
+/// When each condition is met by the options that were chosen, on average over the steps.
 #[derive(Clone)]
-struct Ends {
+struct ConditionEnds {
     running: f64,
     streams: Vec<Vec<f64>>,
     bytes: f64,
 }
 
-impl Ends {
-    fn mix(&mut self, new: &Self, part: f64) {
+impl ConditionEnds {
+    fn mix_in(&mut self, new: &Self, part: f64) {
         let mix = |old: &mut f64, new: f64| *old += part * (new - *old);
         mix(&mut self.running, new.running);
         mix(&mut self.bytes, new.bytes);
@@ -135,32 +151,37 @@ impl Ends {
     }
 }
 
-fn ends(model: &Model, chosen: &[usize]) -> Ends {
+fn condition_ends(model: &ResidencySearchModel, chosen: &[usize]) -> ConditionEnds {
     let count = model.layers.len();
-    let way = |layer: usize| &model.layers[layer][chosen[layer]];
+    let option = |layer: usize| &model.layers[layer][chosen[layer]];
     let mut after = vec![0.0; count + 1];
     for layer in (0..count).rev() {
-        after[layer] = after[layer + 1] + way(layer).running;
+        after[layer] = after[layer + 1] + option(layer).running;
     }
     let mut clocks = vec![0.0; model.streams];
     let mut streams: Vec<Vec<f64>> = Vec::with_capacity(count);
     let mut bytes = 0.0;
     for (layer, &choice) in chosen.iter().enumerate() {
-        let way = &model.layers[layer][choice];
-        bytes += way.bytes;
+        let option = &model.layers[layer][choice];
+        bytes += option.bytes;
         let mut tails = vec![0.0; model.streams];
-        for &(stream, time, tail) in &way.streams {
+        for &(stream, time, tail) in &option.streams {
             clocks[stream] += time;
             tails[stream] = tail;
         }
         let end = |stream: usize| clocks[stream] + tails[stream] + after[layer];
         streams.push((0..model.streams).map(end).collect());
     }
-    Ends { running: after[0], streams, bytes }
+    ConditionEnds { running: after[0], streams, bytes }
 }
 
 /// Moves weight to the conditions that are met last, so that the bound gains about `gain`.
-fn climb(model: &Model, weights: &mut Weights, ends: &Ends, gain: f64) {
+fn climb_weights(
+    model: &ResidencySearchModel,
+    weights: &mut ConditionWeights,
+    ends: &ConditionEnds,
+    gain: f64,
+) {
     // The mean is what the bound is; conditions that end later gain weight by a factor.
     let flat = || ends.streams.iter().flatten().zip(weights.streams.iter().flatten());
     let mean =

@@ -1,16 +1,17 @@
-//! What a plan costs: the streams of loading, forwarding and running, played through.
+//! What a plan costs: the streams of loading, forwarding and running, simulated.
 //!
-//! Every GPU that loads has one load stream, which copies its layers in the order in which they run. A
-//! GPU that helps has a migration stream besides, which forwards a layer to the target once it is there.
-//! The target's execution stream runs the layers in order, and waits for the weights of each that is
-//! loaded. GPUs that load below one PCIe switch share its bandwidth: while k of them load, each goes at a
-//! k-th of the rate. Reading from the host does not slow loading down, as in the paper's own model.
+//! Every GPU that loads has one load stream, which copies its layers in the order in which they
+//! run. A GPU that helps has a migration stream besides, which forwards a layer to the target once
+//! it is there. The target's execution stream runs the layers in order, and waits for the weights
+//! of each that is loaded. GPUs that load below one PCIe switch share its bandwidth: while k of
+//! them load, each goes at a k-th of the rate. Reading from the host does not slow loading down, as
+//! in the paper's own model.
 
 use serde::{Deserialize, Serialize};
 use tessera_core::{Error, Result};
 
-use super::problem::{Problem, exceeds};
-use super::topology::Server;
+use super::problem::{ResidencyProblem, exceeds_memory};
+use super::topology::ServerTopology;
 
 /// Where the weights of a layer are while it runs for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,16 +29,16 @@ pub enum Residency {
 /// Where the weights of each layer are, and how they come there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+pub struct ResidencyPlan {
     /// Per layer; a layer without weights counts as loaded through the target.
     pub layers: Vec<Residency>,
     /// Whether a layer runs as soon as it is there, instead of once all are.
     pub pipelined: bool,
 }
 
-impl Plan {
+impl ResidencyPlan {
     /// A plan that loads all layers through the target.
-    pub(super) fn loading(problem: &Problem, pipelined: bool) -> Self {
+    pub(super) fn loading_all(problem: &ResidencyProblem, pipelined: bool) -> Self {
         let through = problem.target_index();
         Self { layers: vec![Residency::Loaded { through }; problem.layers.len()], pipelined }
     }
@@ -48,21 +49,21 @@ impl Plan {
     }
 
     /// How many GPUs load: the target, and those that help it.
-    pub fn gpus(&self, problem: &Problem) -> usize {
+    pub fn loading_gpus(&self, problem: &ResidencyProblem) -> usize {
         let target = problem.target_index();
         let helps = |gpu: &usize| self.layers.contains(&Residency::Loaded { through: *gpu });
         1 + (0..problem.gpus.len()).filter(|&gpu| gpu != target).filter(helps).count()
     }
 
     /// Refuses a plan that is not for this problem, or that the target's memory does not hold.
-    pub fn check(&self, problem: &Problem) -> Result<()> {
+    pub fn check_against(&self, problem: &ResidencyProblem) -> Result<()> {
         let (given, expected) = (self.layers.len(), problem.layers.len());
         if given != expected {
             return Err(Error::invalid(format!(
                 "plan.layers: {given} layers, expected {expected} as in the problem"
             )));
         }
-        let server = problem.server();
+        let server = ServerTopology::from_problem(problem);
         let mut bytes = 0.0;
         for (number, (layer, residency)) in problem.layers.iter().zip(&self.layers).enumerate() {
             let wrong = |what: String| {
@@ -72,7 +73,7 @@ impl Plan {
                 Residency::Direct if layer.bytes <= 0.0 => {
                     return wrong("has no weights to read from the host".to_owned());
                 }
-                Residency::Direct if layer.direct().is_none() => {
+                Residency::Direct if layer.direct_time().is_none() => {
                     return wrong("can't be read from the host".to_owned());
                 }
                 Residency::Direct => {}
@@ -91,8 +92,8 @@ impl Plan {
                 }
             }
         }
-        match problem.memory() {
-            Some(memory) if exceeds(bytes, memory) => Err(Error::invalid(format!(
+        match problem.target_memory() {
+            Some(memory) if exceeds_memory(bytes, memory) => Err(Error::invalid(format!(
                 "plan.layers: {bytes} bytes are loaded, and GPU \"{}\" has {memory}",
                 problem.gpus[server.target].name
             ))),
@@ -103,7 +104,7 @@ impl Plan {
 
 /// From when to when.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Span {
+pub struct TimeSpan {
     /// Its start.
     pub start_us: f64,
     /// Its end.
@@ -112,11 +113,11 @@ pub struct Span {
 
 /// A layer, as it was run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Executed {
+pub struct ExecutedLayer {
     /// Its copy from the host; none where the weights stay there, and without weights.
-    pub load: Option<Span>,
+    pub load: Option<TimeSpan>,
     /// Its way over NVLink; none where it comes directly.
-    pub forward: Option<Span>,
+    pub forward: Option<TimeSpan>,
     /// Start of its run.
     pub start_us: f64,
     /// End of its run.
@@ -127,7 +128,7 @@ pub struct Executed {
 
 /// A model's first run under a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct ResidencyRun {
     /// Time to the result.
     pub total_us: f64,
     /// How much of it the GPU waited for weights.
@@ -137,21 +138,24 @@ pub struct Run {
     /// Per GPU, the most bytes that were there on their way to the target.
     pub temporary_bytes: Vec<f64>,
     /// The layers.
-    pub layers: Vec<Executed>,
+    pub layers: Vec<ExecutedLayer>,
 }
 
-/// Plays a plan through. The problem has passed its check; a plan that breaks a limit is refused.
-pub fn simulate(problem: &Problem, plan: &Plan) -> Result<Run> {
-    plan.check(problem)?;
-    let server = problem.server();
-    let loads = loads(problem, &server, plan);
-    let forwards = forwards(problem, &server, plan, &loads);
+/// Simulates a plan. The problem has passed its check; a plan that breaks a limit is refused.
+pub fn simulate_residency(
+    problem: &ResidencyProblem,
+    plan: &ResidencyPlan,
+) -> Result<ResidencyRun> {
+    plan.check_against(problem)?;
+    let server = ServerTopology::from_problem(problem);
+    let loads = load_spans(problem, &server, plan);
+    let forwards = forward_spans(problem, &server, plan, &loads);
     let temporary_bytes = (0..problem.gpus.len())
-        .map(|gpu| temporary(problem, plan, gpu, &loads, &forwards))
+        .map(|gpu| peak_temporary_bytes(problem, plan, gpu, &loads, &forwards))
         .collect::<Vec<_>>();
     for (gpu, &bytes) in problem.gpus.iter().zip(&temporary_bytes) {
         match gpu.memory_bytes {
-            Some(memory) if bytes > 0.0 && exceeds(bytes, memory) => {
+            Some(memory) if bytes > 0.0 && exceeds_memory(bytes, memory) => {
                 return Err(Error::invalid(format!(
                     "plan.layers: {bytes} bytes pass through GPU \"{}\" at the same time, and it has \
                      {memory}",
@@ -162,7 +166,7 @@ pub fn simulate(problem: &Problem, plan: &Plan) -> Result<Run> {
         }
     }
     let arrival = |layer: usize| {
-        let last: Option<Span> = forwards[layer].or(loads[layer]);
+        let last: Option<TimeSpan> = forwards[layer].or(loads[layer]);
         last.map_or(0.0, |span| span.end_us)
     };
     let all_there = (0..plan.layers.len()).map(arrival).fold(0.0, f64::max);
@@ -170,7 +174,7 @@ pub fn simulate(problem: &Problem, plan: &Plan) -> Result<Run> {
     let mut layers = Vec::with_capacity(plan.layers.len());
     for (number, (layer, residency)) in problem.layers.iter().zip(&plan.layers).enumerate() {
         let time = match residency {
-            Residency::Direct => layer.direct().unwrap_or(layer.in_memory_us),
+            Residency::Direct => layer.direct_time().unwrap_or(layer.in_memory_us),
             Residency::Loaded { .. } => {
                 gpu_bytes += layer.bytes;
                 layer.in_memory_us
@@ -178,7 +182,7 @@ pub fn simulate(problem: &Problem, plan: &Plan) -> Result<Run> {
         };
         let ready = if plan.pipelined { arrival(number) } else { all_there };
         let start_us = clock.max(ready);
-        layers.push(Executed {
+        layers.push(ExecutedLayer {
             load: loads[number],
             forward: forwards[number],
             start_us,
@@ -188,11 +192,15 @@ pub fn simulate(problem: &Problem, plan: &Plan) -> Result<Run> {
         stall_us += start_us - clock;
         clock = start_us + time;
     }
-    Ok(Run { total_us: clock, stall_us, gpu_bytes, temporary_bytes, layers })
+    Ok(ResidencyRun { total_us: clock, stall_us, gpu_bytes, temporary_bytes, layers })
 }
 
 /// When each layer is copied from the host.
-fn loads(problem: &Problem, server: &Server, plan: &Plan) -> Vec<Option<Span>> {
+fn load_spans(
+    problem: &ResidencyProblem,
+    server: &ServerTopology,
+    plan: &ResidencyPlan,
+) -> Vec<Option<TimeSpan>> {
     let mut spans = vec![None; plan.layers.len()];
     let mut queues: Vec<Vec<usize>> = vec![Vec::new(); problem.gpus.len()];
     for (number, (layer, residency)) in problem.layers.iter().zip(&plan.layers).enumerate() {
@@ -212,17 +220,17 @@ fn loads(problem: &Problem, server: &Server, plan: &Plan) -> Vec<Option<Span>> {
 }
 
 /// A load stream that is under way: what is left of it, and of the layer that it copies.
-struct Loading<'a> {
+struct LoadStream<'a> {
     queue: &'a [usize],
     since_us: f64,
     left_us: f64,
 }
 
 /// Copies queues of layers over one switch, which all that still load share evenly.
-fn share_switch(problem: &Problem, queues: &[&[usize]], spans: &mut [Option<Span>]) {
+fn share_switch(problem: &ResidencyProblem, queues: &[&[usize]], spans: &mut [Option<TimeSpan>]) {
     let time = |layer: usize| problem.layers[layer].load_us;
-    let begin = |queue| Loading { queue, since_us: 0.0, left_us: 0.0 };
-    let mut streams: Vec<Loading<'_>> =
+    let begin = |queue| LoadStream { queue, since_us: 0.0, left_us: 0.0 };
+    let mut streams: Vec<LoadStream<'_>> =
         queues.iter().filter(|queue| !queue.is_empty()).map(|queue| begin(queue)).collect();
     for stream in &mut streams {
         stream.left_us = time(stream.queue[0]);
@@ -239,7 +247,7 @@ fn share_switch(problem: &Problem, queues: &[&[usize]], spans: &mut [Option<Span
             if stream.left_us > 1e-12 * time(layer) {
                 return true;
             }
-            spans[layer] = Some(Span { start_us: stream.since_us, end_us: now });
+            spans[layer] = Some(TimeSpan { start_us: stream.since_us, end_us: now });
             stream.queue = &stream.queue[1..];
             stream.since_us = now;
             stream.left_us = stream.queue.first().map_or(0.0, |&next| time(next));
@@ -249,12 +257,12 @@ fn share_switch(problem: &Problem, queues: &[&[usize]], spans: &mut [Option<Span
 }
 
 /// When each layer that another GPU loads goes over its link.
-fn forwards(
-    problem: &Problem,
-    server: &Server,
-    plan: &Plan,
-    loads: &[Option<Span>],
-) -> Vec<Option<Span>> {
+fn forward_spans(
+    problem: &ResidencyProblem,
+    server: &ServerTopology,
+    plan: &ResidencyPlan,
+    loads: &[Option<TimeSpan>],
+) -> Vec<Option<TimeSpan>> {
     let mut clocks = vec![0.0_f64; problem.gpus.len()];
     let forward = |(number, residency): (usize, &Residency)| {
         let Residency::Loaded { through } = *residency else { return None };
@@ -264,18 +272,18 @@ fn forwards(
         let start_us = clocks[through].max(loads[number]?.end_us);
         let end_us = start_us + problem.layers[number].bytes * server.links[through]?;
         clocks[through] = end_us;
-        Some(Span { start_us, end_us })
+        Some(TimeSpan { start_us, end_us })
     };
     plan.layers.iter().enumerate().map(forward).collect()
 }
 
 /// The most bytes that are on a GPU at a time on their way to the target.
-fn temporary(
-    problem: &Problem,
-    plan: &Plan,
+fn peak_temporary_bytes(
+    problem: &ResidencyProblem,
+    plan: &ResidencyPlan,
     gpu: usize,
-    loads: &[Option<Span>],
-    forwards: &[Option<Span>],
+    loads: &[Option<TimeSpan>],
+    forwards: &[Option<TimeSpan>],
 ) -> f64 {
     let mut gone = 0;
     let (mut held, mut most) = (0.0, 0.0_f64);

@@ -6,9 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use tessera_core::{Error, Result};
 
-use super::memory::Memory;
-use super::strategy::Strategy;
-use crate::check::{figure, names};
+use super::strategies::SharingStrategy;
+use crate::validation::{require_figure, require_unique_names};
 
 /// How many units a planner may have to choose from: every run of blocks of every path is one.
 const MOST_CANDIDATES: usize = 1_000_000;
@@ -22,13 +21,13 @@ const OWN: &str = "own ";
 /// Tasks with paths through shared and own blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Problem {
+pub struct SharingProblem {
     /// What every process takes before it holds anything (a CUDA context, say).
     pub context_bytes: f64,
     /// The blocks.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<SharingBlock>,
     /// The tasks.
-    pub tasks: Vec<Task>,
+    pub tasks: Vec<SharingTask>,
     /// How long a hop takes.
     #[serde(default)]
     pub hop_us: f64,
@@ -37,13 +36,13 @@ pub struct Problem {
     pub hop_price_bytes: f64,
     /// The same tasks in other numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub scenarios: Vec<Scenario>,
+    pub scenarios: Vec<SharingScenario>,
 }
 
 /// A block, and what it needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Block {
+pub struct SharingBlock {
     /// Its name; it does not start with "own ".
     pub name: String,
     /// Its weights.
@@ -63,7 +62,7 @@ pub struct Block {
 /// A task, or a class of tasks that only differ in what is in their own blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Task {
+pub struct SharingTask {
     /// Its name.
     pub name: String,
     /// How many there are.
@@ -73,9 +72,9 @@ pub struct Task {
     #[serde(default = "one")]
     pub rate_per_second: f64,
     /// Its blocks in order: `[b1, b2, own b3]`.
-    pub path: Vec<Step>,
-    /// The block that is its whole model in one piece, where that was measured. Else the whole model
-    /// is what the blocks of its path are together.
+    pub path: Vec<SharingStep>,
+    /// The block that is its whole model in one piece, where that was measured. Else the whole
+    /// model is what the blocks of its path are together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<String>,
 }
@@ -87,14 +86,14 @@ fn one() -> f64 {
 /// A block on a path: `b3`, or `own b3` where every task has weights of its own in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
-pub struct Step {
+pub struct SharingStep {
     /// The block.
     pub block: String,
     /// Whether every task has its own. Else all who use it share it.
     pub own: bool,
 }
 
-impl From<String> for Step {
+impl From<String> for SharingStep {
     fn from(text: String) -> Self {
         match text.strip_prefix(OWN) {
             Some(block) => Self { block: block.trim().to_owned(), own: true },
@@ -103,32 +102,29 @@ impl From<String> for Step {
     }
 }
 
-impl From<Step> for String {
-    fn from(step: Step) -> Self {
+impl From<SharingStep> for String {
+    fn from(step: SharingStep) -> Self {
         step.to_string()
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for SharingStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.own {
-            true => write!(f, "{OWN}{}", self.block),
-            false => f.write_str(&self.block),
-        }
+        if self.own { write!(f, "{OWN}{}", self.block) } else { f.write_str(&self.block) }
     }
 }
 
 /// The same tasks in other numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scenario {
+pub struct SharingScenario {
     /// Its name.
     pub name: String,
     /// How many of each task; those that are not named stay as they are.
     pub counts: BTreeMap<String, f64>,
     /// What somebody else found, by strategy.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub published: BTreeMap<String, Published>,
+    pub published: BTreeMap<String, PublishedFigures>,
     /// What there is to say about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -137,7 +133,7 @@ pub struct Scenario {
 /// Figures that were published, to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Published {
+pub struct PublishedFigures {
     /// The memory.
     pub bytes: f64,
     /// What it saves against the traditional deployment.
@@ -145,37 +141,18 @@ pub struct Published {
     pub saving_percent: Option<f64>,
 }
 
-/// Whether ours are the published figures, to the digits that are printed: whole megabytes, and
-/// hundredths of a percent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Agreement {
-    /// The memory.
-    pub bytes: bool,
-    /// The saving; true where none was published.
-    pub saving: bool,
-}
-
-impl Published {
-    /// Compares with `ours`, which saves against `traditional`.
-    pub fn agreement(&self, ours: &Memory, traditional: &Memory) -> Agreement {
-        let is_near =
-            |ours: f64, published: f64, digit: f64| (ours - published).abs() <= digit / 2.0;
-        let saving = self.saving_percent.is_none_or(|published| {
-            ours.saving_percent(traditional).is_some_and(|ours| is_near(ours, published, 0.01))
-        });
-        Agreement { bytes: is_near(ours.total_bytes, self.bytes, 1e6), saving }
-    }
-}
-
-impl Problem {
+impl SharingProblem {
     /// Whether it makes sense; the error names the field.
-    pub fn check(&self) -> Result<()> {
-        figure("context_bytes", self.context_bytes)?;
-        figure("hop_us", self.hop_us)?;
-        figure("hop_price_bytes", self.hop_price_bytes)?;
+    pub fn check_consistency(&self) -> Result<()> {
+        require_figure("context_bytes", self.context_bytes)?;
+        require_figure("hop_us", self.hop_us)?;
+        require_figure("hop_price_bytes", self.hop_price_bytes)?;
         self.check_blocks()?;
         self.check_tasks()?;
-        names("scenarios", self.scenarios.iter().map(|scenario| scenario.name.as_str()))?;
+        require_unique_names(
+            "scenarios",
+            self.scenarios.iter().map(|scenario| scenario.name.as_str()),
+        )?;
         for (number, scenario) in self.scenarios.iter().enumerate() {
             self.check_scenario(&format!("scenarios[{number}]"), scenario)?;
         }
@@ -186,7 +163,7 @@ impl Problem {
         if self.blocks.is_empty() {
             return Err(Error::invalid("blocks: none, expected at least one"));
         }
-        names("blocks", self.blocks.iter().map(|block| block.name.as_str()))?;
+        require_unique_names("blocks", self.blocks.iter().map(|block| block.name.as_str()))?;
         for (number, block) in self.blocks.iter().enumerate() {
             let name = &block.name;
             if name.trim() != name || name.starts_with(OWN) {
@@ -195,10 +172,10 @@ impl Problem {
                      does not start with \"own \""
                 )));
             }
-            figure(&format!("blocks[{number}].bytes"), block.bytes)?;
-            figure(&format!("blocks[{number}].overhead_bytes"), block.overhead_bytes)?;
+            require_figure(&format!("blocks[{number}].bytes"), block.bytes)?;
+            require_figure(&format!("blocks[{number}].overhead_bytes"), block.overhead_bytes)?;
             if let Some(time) = block.time_us {
-                figure(&format!("blocks[{number}].time_us"), time)?;
+                require_figure(&format!("blocks[{number}].time_us"), time)?;
             }
         }
         Ok(())
@@ -208,16 +185,19 @@ impl Problem {
         if self.tasks.is_empty() {
             return Err(Error::invalid("tasks: none, expected at least one"));
         }
-        names("tasks", self.tasks.iter().map(|task| task.name.as_str()))?;
+        require_unique_names("tasks", self.tasks.iter().map(|task| task.name.as_str()))?;
         let blocks: HashSet<&str> = self.blocks.iter().map(|block| block.name.as_str()).collect();
-        let known = |field: &str, name: &str| match blocks.contains(name) {
-            true => Ok(()),
-            false => Err(Error::invalid(format!("{field}: there is no block \"{name}\""))),
+        let known = |field: &str, name: &str| {
+            if blocks.contains(name) {
+                Ok(())
+            } else {
+                Err(Error::invalid(format!("{field}: there is no block \"{name}\"")))
+            }
         };
         let mut candidates = 0_usize;
         for (number, task) in self.tasks.iter().enumerate() {
-            whole_number(&format!("tasks[{number}].count"), task.count)?;
-            figure(&format!("tasks[{number}].rate_per_second"), task.rate_per_second)?;
+            require_whole_number(&format!("tasks[{number}].count"), task.count)?;
+            require_figure(&format!("tasks[{number}].rate_per_second"), task.rate_per_second)?;
             if task.path.is_empty() {
                 return Err(Error::invalid(format!(
                     "tasks[{number}].path: no blocks, expected at least one"
@@ -240,25 +220,26 @@ impl Problem {
             let length = task.path.len();
             candidates = candidates.saturating_add(length.saturating_mul(length + 1) / 2);
         }
-        match candidates > MOST_CANDIDATES {
-            true => Err(Error::invalid(format!(
+        if candidates > MOST_CANDIDATES {
+            return Err(Error::invalid(format!(
                 "tasks: their paths have {candidates} runs of blocks, expected at most \
                  {MOST_CANDIDATES}"
-            ))),
-            false => Ok(()),
+            )));
         }
+        Ok(())
     }
 
-    fn check_scenario(&self, field: &str, scenario: &Scenario) -> Result<()> {
+    fn check_scenario(&self, field: &str, scenario: &SharingScenario) -> Result<()> {
         for (name, &count) in &scenario.counts {
             if !self.tasks.iter().any(|task| task.name == *name) {
                 return Err(Error::invalid(format!("{field}.counts: there is no task \"{name}\"")));
             }
-            whole_number(&format!("{field}.counts.{name}"), count)?;
+            require_whole_number(&format!("{field}.counts.{name}"), count)?;
         }
         for (name, published) in &scenario.published {
-            name.parse::<Strategy>().map_err(|error| error.within(format!("{field}.published")))?;
-            figure(&format!("{field}.published.{name}.bytes"), published.bytes)?;
+            name.parse::<SharingStrategy>()
+                .map_err(|error| error.with_context(format!("{field}.published")))?;
+            require_figure(&format!("{field}.published.{name}.bytes"), published.bytes)?;
             if let Some(percent) = published.saving_percent.filter(|percent| !percent.is_finite()) {
                 return Err(Error::invalid(format!(
                     "{field}.published.{name}.saving_percent: {percent}, expected a number"
@@ -270,21 +251,22 @@ impl Problem {
 
     /// The problem with the counts of `scenario`, and without scenarios.
     #[must_use]
-    pub fn in_scenario(&self, scenario: &Scenario) -> Self {
+    pub fn in_scenario(&self, scenario: &SharingScenario) -> Self {
         let tasks = self.tasks.iter().map(|task| {
             let count = scenario.counts.get(&task.name).copied().unwrap_or(task.count);
-            Task { count, ..task.clone() }
+            SharingTask { count, ..task.clone() }
         });
         let tasks = tasks.collect();
         Self { tasks, scenarios: Vec::new(), blocks: self.blocks.clone(), ..*self }
     }
 }
 
-fn whole_number(field: &str, value: f64) -> Result<f64> {
-    match (0.0..=MOST_TASKS).contains(&value) && value.fract() == 0.0 {
-        true => Ok(value),
-        false => Err(Error::invalid(format!(
+fn require_whole_number(field: &str, value: f64) -> Result<f64> {
+    if (0.0..=MOST_TASKS).contains(&value) && value.fract() == 0.0 {
+        Ok(value)
+    } else {
+        Err(Error::invalid(format!(
             "{field}: {value}, expected a whole number from 0 to 1000000000"
-        ))),
+        )))
     }
 }

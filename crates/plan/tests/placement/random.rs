@@ -1,65 +1,70 @@
 //! Random problems of placement.
 
 use tessera_core::Random;
-use tessera_plan::placement::{Layer, Model, Moving, Node, Problem};
+use tessera_plan::placement::{
+    MigrationCost, PlacementLayer, PlacementModel, PlacementNode, PlacementProblem,
+};
 
-/// A random problem with up to so many layers, nodes and models, whose memory is tight as often as not.
-pub(crate) fn random(seed: u64, models: usize, layers: usize, nodes: usize) -> Problem {
+/// A random problem with up to so many layers, nodes and models, whose memory is tight as often as
+/// not.
+pub(crate) fn random(seed: u64, models: usize, layers: usize, nodes: usize) -> PlacementProblem {
     let mut random = Random::new(seed);
-    let node_count = 1 + random.below(nodes as u64) as usize;
-    let tiers = 1 + random.below(3);
-    let tight = random.below(2) == 0;
+    let node_count = 1 + random.next_below(nodes as u64) as usize;
+    let tiers = 1 + random.next_below(3);
+    let tight = random.next_below(2) == 0;
     let blocks = ["a", "b", "c", "d"];
     let sizes = [3.0, 5.0, 2.0, 4.0];
     let make = |number: usize, random: &mut Random| {
-        let count = 1 + random.below(layers as u64) as usize;
+        let count = 1 + random.next_below(layers as u64) as usize;
         let mut reached = 1.0;
         let layers = (0..count).map(|_| {
-            let block = (random.below(3) == 0).then(|| random.below(4) as usize);
-            if random.below(4) == 0 {
-                reached *= random.unit();
+            let block = (random.next_below(3) == 0).then(|| random.next_below(4) as usize);
+            if random.next_below(4) == 0 {
+                reached *= random.next_fraction();
             }
-            Layer {
-                flops: (random.below(50) * 10) as f64,
+            PlacementLayer {
+                flops: (random.next_below(50) * 10) as f64,
                 block: block.map(|block| blocks[block].to_owned()),
-                memory_bytes: block.map_or_else(|| random.below(8) as f64, |block| sizes[block]),
-                storage_bytes: block.map_or_else(|| random.below(3) as f64, |_| 1.0),
-                input_bytes: Some((random.below(20) * 10) as f64),
+                memory_bytes: block
+                    .map_or_else(|| random.next_below(8) as f64, |block| sizes[block]),
+                storage_bytes: block.map_or_else(|| random.next_below(3) as f64, |_| 1.0),
+                input_bytes: Some((random.next_below(20) * 10) as f64),
                 execution_probability: Some(reached),
-                ..Layer::default()
+                ..PlacementLayer::default()
             }
         });
         let layers = layers.collect();
-        Model {
+        PlacementModel {
             name: format!("model {number}"),
-            weight: 0.5 + random.unit(),
+            weight: 0.5 + random.next_fraction(),
             input_bytes: None,
             accuracy: None,
             least_accuracy: None,
             layers,
         }
     };
-    let models: Vec<Model> = (0..models).map(|number| make(number, &mut random)).collect();
+    let models: Vec<PlacementModel> = (0..models).map(|number| make(number, &mut random)).collect();
     let needed: f64 =
         models.iter().flat_map(|model| &model.layers).map(|layer| layer.memory_bytes).sum();
-    let nodes = (0..node_count).map(|number| Node {
+    let nodes = (0..node_count).map(|number| PlacementNode {
         name: format!("n{number}"),
         tier: (number as u64 * tiers / node_count as u64) as u32,
         input: number == 0,
         kind: None,
-        flops_per_second: Some(50.0 + random.below(1000) as f64),
-        memory_bytes: tight
-            .then(|| (needed / node_count as f64 * (0.7 + random.unit())).max(4.0).round()),
-        storage_bytes: (random.below(3) == 0).then(|| 3.0 + random.below(8) as f64),
+        flops_per_second: Some(50.0 + random.next_below(1000) as f64),
+        memory_bytes: tight.then(|| {
+            (needed / node_count as f64 * (0.7 + random.next_fraction())).max(4.0).round()
+        }),
+        storage_bytes: (random.next_below(3) == 0).then(|| 3.0 + random.next_below(8) as f64),
         watts: None,
         joules_per_byte_sent: None,
     });
-    let nodes: Vec<Node> = nodes.collect();
+    let nodes: Vec<PlacementNode> = nodes.collect();
     let mut table = |least: f64, most: f64| -> Vec<Vec<Option<f64>>> {
         (0..node_count)
             .map(|from| {
                 (0..node_count)
-                    .map(|to| (from != to).then(|| least + random.unit() * (most - least)))
+                    .map(|to| (from != to).then(|| least + random.next_fraction() * (most - least)))
                     .collect()
             })
             .collect()
@@ -70,12 +75,12 @@ pub(crate) fn random(seed: u64, models: usize, layers: usize, nodes: usize) -> P
         1 => (models[0].layers.clone(), Vec::new()),
         _ => (Vec::new(), models),
     };
-    Problem {
+    PlacementProblem {
         nodes,
         throughput_bits_per_second,
         latency_ms,
         layers,
         models,
-        moving: Moving::default(),
+        moving: MigrationCost::default(),
     }
 }

@@ -3,13 +3,13 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use tessera_core::{Location, PoolSlot, Region};
+use tessera_core::{MemoryLocation, PoolSlot, Region};
 
 use super::OpenPool;
-use crate::device::DevicePayload;
+use super::device::PoolDevice;
 
 /// A reference to a buffer; the process' hold ends with its last one.
-pub(crate) struct Slot {
+pub(crate) struct BufferSlot {
     pub(super) pool: Arc<OpenPool>,
     pub(super) index: usize,
     pub(super) len: usize,
@@ -18,45 +18,46 @@ pub(crate) struct Slot {
     pub(super) writable: bool,
 }
 
-impl Region for Slot {
-    fn location(&self) -> Location {
-        self.pool.device.as_ref().map_or(Location::Host, DevicePayload::location)
+impl Region for BufferSlot {
+    fn location(&self) -> MemoryLocation {
+        self.pool.device.location()
     }
 
     fn address(&self) -> NonNull<u8> {
-        if let Some(device) = &self.pool.device {
-            return device.address(self.pool.slots[self.index].0);
+        let offset = self.pool.slots[self.index].0;
+        if let Some(address) = self.pool.device.address_at(offset) {
+            return address;
         }
         // SAFETY: slots lie within the payload.
-        unsafe { self.pool.payload.address().add(self.pool.slots[self.index].0) }
+        unsafe { self.pool.payload.address().add(offset) }
     }
 
-    fn len(&self) -> usize {
+    fn byte_len(&self) -> usize {
         self.len
     }
 
     fn bytes(&self) -> Option<&[u8]> {
-        if self.pool.device.is_some() {
+        if !self.pool.device.is_on_host() {
             return None;
         }
-        // SAFETY: the owner writes through `bytes_mut` of the one `Slot` that a borrow gave out,
-        // which can't be there beside a shared reference to it, nor to another of this generation:
-        // those come from messages, which are made of frozen tensors. What a GPU is still to write comes
-        // with an event, and is read after it. The bit that we hold keeps the slot from being borrowed
-        // again.
-        unsafe { self.pool.payload.slice(self.pool.slots[self.index].0, self.len) }
+        // SAFETY: the owner writes through `bytes_mut` of the one `BufferSlot` that a borrow gave
+        // out, which can't be there beside a shared reference to it, nor to another of this
+        // generation: those come from messages, which are made of frozen tensors. What is still to
+        // be written comes with a fence, and is read after it. The bit that we hold keeps the slot
+        // from being borrowed again.
+        unsafe { self.pool.payload.payload_slice(self.pool.slots[self.index].0, self.len) }
     }
 
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        if !self.writable || self.pool.device.is_some() {
+        if !self.writable || !self.pool.device.is_on_host() {
             return None;
         }
-        // SAFETY: as above: a slot is writable between borrow and freeze, when it has one reference,
-        // which is borrowed exclusively here.
-        unsafe { self.pool.payload.slice_mut(self.pool.slots[self.index].0, self.len) }
+        // SAFETY: as above: a slot is writable between borrow and freeze, when it has one
+        // reference, which is borrowed exclusively here.
+        unsafe { self.pool.payload.payload_slice_mut(self.pool.slots[self.index].0, self.len) }
     }
 
-    fn pooled(&self) -> Option<PoolSlot> {
+    fn pool_slot(&self) -> Option<PoolSlot> {
         Some(PoolSlot {
             pool: self.pool.id,
             slot: u32::try_from(self.index).ok()?,
@@ -65,11 +66,8 @@ impl Region for Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for BufferSlot {
     fn drop(&mut self) {
-        match &self.pool.device {
-            Some(device) => device.release_later(&self.pool, self.index),
-            None => self.pool.release(self.index),
-        }
+        PoolDevice::release_slot(&self.pool, self.index);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tessera_tensormq::{Courier, Inbox, Message, Received, RequestId, Sender, Wait};
+use tessera_tensormq::{Endpoint, Inbox, Message, Received, RequestId, Sender, Wait};
 
 use super::{check_payload, payload, soon};
 
@@ -22,7 +22,7 @@ impl Drop for Raise {
 pub(crate) fn undisturbed(
     inbox: &mut Inbox,
     mut sender: Sender,
-    honest: &Courier,
+    honest: &Endpoint,
     noise: impl FnOnce() + Send + 'static,
 ) {
     let quiet = Arc::new(AtomicBool::new(false));
@@ -34,13 +34,13 @@ pub(crate) fn undisturbed(
     let sending = thread::spawn(move || {
         let mut count = 0;
         while count < 100 || !quiet.load(Ordering::SeqCst) {
-            let message = Message::new(RequestId(count), "honest", &["block"]).unwrap();
+            let message = Message::new(RequestId(count), "honest", b"unit").unwrap();
             let message = message.with_tensors(vec![payload(count, 100)]);
             sender.send(message, soon()).unwrap();
             count += 1;
         }
-        sender.finish(soon()).unwrap();
-        assert!(sender.failed().is_empty());
+        sender.wait_until_finished(soon()).unwrap();
+        assert!(sender.take_failed_messages().is_empty());
         (sender, count)
     });
     let mut next = 0;
@@ -59,7 +59,7 @@ pub(crate) fn undisturbed(
                 | Received::Lost(peer, _)
                 | Received::Interrupted(peer)
                 | Received::Resumed(peer),
-            ) => assert_ne!(peer.courier, honest.id()),
+            ) => assert_ne!(peer.endpoint_id, honest.id()),
         }
     }
     let (sender, count) = sending.join().unwrap();

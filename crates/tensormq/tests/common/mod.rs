@@ -1,10 +1,11 @@
-//! What the tests share: couriers, inboxes and messages, a sender and an inbox with a network between
-//! them, and patience.
+//! What the tests share: endpoints, inboxes and messages, a sender and an inbox with a network
+//! between them, and patience.
 
 #![allow(dead_code, reason = "every test binary uses a part of this")]
 
 pub(crate) mod honest;
 pub(crate) mod random;
+#[cfg(feature = "zeromq")]
 pub(crate) mod raw;
 pub(crate) mod relay;
 
@@ -14,18 +15,21 @@ use std::time::{Duration, Instant};
 
 use tessera_core::{DType, Tensor};
 use tessera_tensormq::{
-    Address, ConnectOptions, Courier, CourierOptions, Fate, Inbox, InboxOptions, Listen, Message,
-    Received, RequestId, Security, Sender, Transport, Wait,
+    Address, ConnectOptions, Endpoint, EndpointOptions, Inbox, InboxOptions, Listen, ListenAddress,
+    Message, MessageFate, Received, RequestId, Security, Sender, Transport, Wait,
 };
 
 use relay::Relay;
 
+/// Number of the endpoint that those who send nonsense say they have.
+pub(crate) const NOISE: u64 = 0xbad;
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 /// A lease that passes while a test waits for it.
 pub(crate) const LEASE: Duration = Duration::from_millis(200);
 /// A lease that does not.
 pub(crate) const LONG: Duration = Duration::from_secs(10);
-/// After so long a sender gives up: the lease, and as long again as the receiver may need to notice.
+/// After so long a sender gives up: the lease, and as long again as the receiver may need to
+/// notice.
 pub(crate) const PATIENCE: Duration = LEASE.saturating_add(Duration::from_secs(3));
 /// What it may need on top of that.
 pub(crate) const SLACK: Duration = Duration::from_millis(1500);
@@ -54,16 +58,21 @@ pub(crate) fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-pub(crate) fn courier() -> Courier {
-    Courier::start(CourierOptions::default()).unwrap()
+pub(crate) fn start_endpoint() -> Endpoint {
+    Endpoint::start(EndpointOptions::default()).unwrap()
 }
 
-pub(crate) fn listen(endpoint: &str, security: Security) -> Vec<Listen> {
-    vec![Listen::Tcp { endpoint: endpoint.to_owned(), advertise: None, security }]
+pub(crate) fn listen(socket_address: &str, security: Security) -> Vec<Listen> {
+    let socket_address = Some(socket_address.to_owned());
+    vec![Listen { socket_address, security, ..Listen::within_host(Transport::ZMQ_TCP) }]
 }
 
 pub(crate) fn options(lease: Duration) -> InboxOptions {
-    InboxOptions { listen: listen(LOCAL, Security::Plain), lease, ..InboxOptions::default() }
+    InboxOptions {
+        listen: listen(LOCAL, Security::Plain),
+        session_lease: lease,
+        ..InboxOptions::default()
+    }
 }
 
 /// The inbox as it looks from another host.
@@ -71,31 +80,41 @@ pub(crate) fn elsewhere(inbox: &Inbox) -> Address {
     Address { host: "elsewhere/0/0".to_owned(), ..inbox.address().clone() }
 }
 
-pub(crate) fn endpoint(inbox: &Inbox) -> String {
-    inbox.address().tcp.clone().unwrap()
+/// The inbox as it looks from another host, found where and with which key is said.
+pub(crate) fn elsewhere_at(inbox: &Inbox, listener: ListenAddress) -> Address {
+    elsewhere(inbox).with_listener(Transport::ZMQ_TCP, listener)
+}
+
+/// Where it listens for other hosts.
+pub(crate) fn tcp_listener(inbox: &Inbox) -> ListenAddress {
+    inbox.address().listener_of(Transport::ZMQ_TCP).cloned().unwrap()
+}
+
+pub(crate) fn socket_address(inbox: &Inbox) -> String {
+    tcp_listener(inbox).socket_address
 }
 
 /// A sender and an inbox with a network between them.
 pub(crate) struct Pair {
-    pub(crate) from: Courier,
-    pub(crate) to: Courier,
+    pub(crate) from: Endpoint,
+    pub(crate) to: Endpoint,
     pub(crate) inbox: Inbox,
     pub(crate) relay: Relay,
     pub(crate) sender: Sender,
 }
 
 pub(crate) fn pair(options: &InboxOptions, lanes: u16) -> Pair {
-    let (from, to) = (courier(), courier());
-    let inbox = to.inbox("block", options).unwrap();
+    let (from, to) = (start_endpoint(), start_endpoint());
+    let inbox = to.create_inbox("unit", options).unwrap();
     let relay = Relay::before(&inbox);
     let connect = ConnectOptions { lanes, ..ConnectOptions::default() };
-    let sender = from.connect_with(&relay.address(&inbox), &connect).unwrap();
-    assert_eq!(sender.peer().transport, Transport::ZmqTcp);
+    let sender = from.connect_with_options(&relay.address(&inbox), &connect).unwrap();
+    assert_eq!(sender.peer().transport, Transport::ZMQ_TCP);
     Pair { from, to, inbox, relay, sender }
 }
 
 pub(crate) fn message(request: u128) -> Message {
-    Message::new(RequestId(request), "task", &["block"]).unwrap()
+    Message::new(RequestId(request), "task", b"unit").unwrap()
 }
 
 fn pattern(request: u128, len: usize) -> impl Iterator<Item = u8> {
@@ -106,7 +125,7 @@ fn pattern(request: u128, len: usize) -> impl Iterator<Item = u8> {
 /// A tensor whose bytes tell which request it belongs to.
 pub(crate) fn payload(request: u128, len: usize) -> Tensor {
     let bytes: Vec<u8> = pattern(request, len).collect();
-    Tensor::copied(DType::U8, &[len], &bytes).unwrap()
+    Tensor::copy_from_bytes(DType::U8, &[len], &bytes).unwrap()
 }
 
 pub(crate) fn check_payload(message: &Message, len: usize) {
@@ -124,12 +143,12 @@ pub(crate) fn receive(inbox: &mut Inbox) -> Message {
 }
 
 /// What became of the messages that will not be done; each is told once.
-pub(crate) fn fates(sender: &mut Sender) -> BTreeMap<u128, Fate> {
+pub(crate) fn fates(sender: &mut Sender) -> BTreeMap<u128, MessageFate> {
     let mut fates = BTreeMap::new();
-    for failed in sender.failed() {
+    for failed in sender.take_failed_messages() {
         let before = fates.insert(failed.request.0, failed.fate);
         assert!(before.is_none(), "{failed:?} was {before:?} before");
     }
-    assert!(sender.failed().is_empty());
+    assert!(sender.take_failed_messages().is_empty());
     fates
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use tessera_tensormq::{Address, Inbox};
+use tessera_tensormq::{Address, Inbox, ListenAddress};
 
-use super::{contains, elsewhere};
+use super::{contains, elsewhere_at, socket_address, tcp_listener};
 
 /// A network between a sender and an inbox.
 pub(crate) struct Relay {
@@ -51,8 +51,7 @@ enum Way {
 
 impl Relay {
     pub(crate) fn before(inbox: &Inbox) -> Self {
-        let target = inbox.address().tcp.as_deref().unwrap().strip_prefix("tcp://").unwrap();
-        let target = target.parse().unwrap();
+        let target = socket_address(inbox).strip_prefix("tcp://").unwrap().parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let here = listener.local_addr().unwrap();
         let shared = Arc::new(Shared { target, state: Mutex::default(), changed: Condvar::new() });
@@ -63,7 +62,8 @@ impl Relay {
 
     /// The way to an inbox through this network.
     pub(crate) fn address(&self, inbox: &Inbox) -> Address {
-        Address { tcp: Some(format!("tcp://{}", self.here)), ..elsewhere(inbox) }
+        let socket_address = format!("tcp://{}", self.here);
+        elsewhere_at(inbox, ListenAddress { socket_address, ..tcp_listener(inbox) })
     }
 
     /// Closes all connections, and those that are made until it is mended.

@@ -1,18 +1,17 @@
 //! The command line of `tessera plan placement`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 
-use super::seconds;
+use super::search::SearchTime;
 
 #[derive(Args)]
 pub(crate) struct PlacementArguments {
     /// The problem, in YAML or JSON; - for standard input
     pub(crate) problem: Option<PathBuf>,
-    /// How to plan: a name, or the path of an executable that reads the problem as JSON and writes a
-    /// plan; all compares the built-in ones, help lists them
+    /// How to plan: a name, or the path of an executable that reads the problem as JSON and writes
+    /// a plan; all compares the built-in ones, help lists them
     #[arg(long, default_value = "exact", value_name = "NAME|PATH")]
     pub(crate) strategy: String,
     /// Seed of strategies that draw lots
@@ -24,9 +23,8 @@ pub(crate) struct PlacementArguments {
     /// Judge this plan instead of making one
     #[arg(long, value_name = "PLAN", conflicts_with = "strategy")]
     pub(crate) plan: Option<PathBuf>,
-    /// How long a strategy may search; the best plan so far is taken then
-    #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = seconds)]
-    pub(crate) time_limit: Duration,
+    #[command(flatten)]
+    pub(crate) search: SearchTime,
     /// Draw the plan into this file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,

@@ -11,7 +11,8 @@ pub(crate) struct QueueingArguments {
     /// How busy a block may be [default: what the problem says, or 0.7]
     #[arg(long, value_name = "SHARE")]
     pub(crate) utilisation: Option<f64>,
-    /// The plan so far, as --json prints it: replicas go when fewer would do for somewhat more requests
+    /// The plan so far, as --json prints it: replicas go when fewer would do for somewhat more
+    /// requests
     #[arg(long, value_name = "PLAN")]
     pub(crate) previous: Option<PathBuf>,
     /// Judge this plan instead of making one

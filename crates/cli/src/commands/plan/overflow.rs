@@ -1,128 +1,125 @@
 //! `tessera plan overflow`: which blocks the CPU runs while the GPU is busy.
 
 mod drawing;
-mod random;
-
-use std::path::Path;
 
 use serde::Serialize;
-use tessera_core::{Error, Result};
-use tessera_plan::Limit;
+use tessera_bench::strategies::{
+    RandomOverflowOptions, choose_overflow_strategy, measure_random_overflows, sequential_us,
+};
+use tessera_command::{plan_timed, problem_file};
+use tessera_core::{Error, ErrorKind, Result};
 use tessera_plan::overflow::{
-    Device, Plan, Planned, Problem, Run, Strategy, simulate, strategies, strategy,
+    OverflowDevice, OverflowPlan, OverflowProblem, OverflowRun, OverflowSolution,
+    overflow_strategies, simulate_overflow,
+};
+use tessera_report::{
+    Table, format_bytes_f64, format_change, format_microseconds, format_percent, output, time_ratio,
 };
 
-use super::figures::{change, proof, ratio};
-use super::{list, previous};
+use super::outline::{
+    PlanOutput, PlanView, PlannerCommand, first_names, named_lines, read_checked,
+};
+use super::{format_proof, read_previous_plan};
 use crate::arguments::plan::overflow::OverflowArguments;
-use crate::output::{self, Table};
-use crate::problem_file;
 
-/// How many names of blocks are printed.
-const NAMES: usize = 12;
+impl PlannerCommand for OverflowArguments {
+    type Problem = OverflowProblem;
+    type Plan = OverflowPlan;
+    type Report = OverflowReport;
+    type Comparison = OverflowComparison;
 
-pub(super) fn run(arguments: &OverflowArguments) -> Result<()> {
-    let wanted = arguments.strategy.as_deref();
-    if wanted == Some("help") {
-        return list(strategies().map(|strategy| (strategy.name(), strategy.about())));
+    fn plan_output(&self) -> PlanOutput<'_> {
+        PlanOutput { svg: self.svg.as_deref(), json: self.json }
     }
-    if let Some(graphs) = arguments.random {
-        return random::measure(arguments, graphs);
+
+    fn wanted_strategy(&self) -> Option<&str> {
+        self.strategy.as_deref()
     }
-    let Some(path) = &arguments.problem else {
-        return Err(Error::usage("PROBLEM is missing: a file in YAML or JSON; see --help"));
-    };
-    let problem: Problem = problem_file::read(path)?;
-    let name = problem_file::name(path);
-    problem.check().map_err(|error| error.within(&name))?;
-    if let Some(path) = &arguments.plan {
-        return judge(arguments, &problem, path);
+
+    fn default_strategy(&self, _problem: &OverflowProblem) -> &'static str {
+        "communication"
     }
-    let old: Option<Plan> = arguments.previous.as_deref().map(previous).transpose()?;
-    if wanted == Some("all") {
-        return compare(arguments, &problem, old.as_ref());
+
+    fn strategy_lines(&self) -> Vec<(String, String)> {
+        named_lines(
+            overflow_strategies().iter().map(|known| (known.name(), known.one_line_summary())),
+        )
     }
-    let chosen = choose(wanted.unwrap_or("communication"))?;
-    let planned = timed(arguments, &problem, old.as_ref(), chosen);
-    let (planned, plan_ms) = planned.map_err(|error| error.within(&name))?;
-    let report = Report::new(&problem, chosen.name(), planned, old.as_ref(), plan_ms)?;
-    show(arguments, &problem, &report)
-}
 
-/// The strategy that the user means.
-fn choose(name: &str) -> Result<&'static dyn Strategy> {
-    strategy(name).map_err(|error| Error::usage(format!("--{error}")))
-}
+    fn measure_random(&self) -> Option<Result<()>> {
+        self.random.map(|graphs| {
+            measure_random_overflows(&RandomOverflowOptions {
+                graphs,
+                blocks: self.blocks,
+                seed: self.seed,
+                strategy: self.strategy.as_deref(),
+                time_limit: self.search.time_limit,
+                json: self.json,
+            })
+        })
+    }
 
-/// Plans, and says how many milliseconds that took.
-fn timed(
-    arguments: &OverflowArguments,
-    problem: &Problem,
-    previous: Option<&Plan>,
-    strategy: &dyn Strategy,
-) -> Result<(Planned, f64)> {
-    super::timed(arguments.time_limit, |limit| strategy.plan(problem, previous, limit))
-}
+    fn read_problem(&self) -> Result<OverflowProblem> {
+        read_checked(self.inputs.problem.as_deref(), OverflowProblem::check_consistency)
+    }
 
-/// What a plan of the user's would bring.
-fn judge(arguments: &OverflowArguments, problem: &Problem, path: &Path) -> Result<()> {
-    let name = problem_file::name(path);
-    let plan: Plan = previous(path)?;
-    let run = simulate(problem, &plan).map_err(|error| error.within(&name))?;
-    let planned = Planned { plan, makespan_us: run.makespan_us, bound_us: None, proved: false };
-    show(arguments, problem, &Report::new(problem, &name, planned, None, 0.0)?)
-}
+    fn read_previous(&self, _problem: &OverflowProblem) -> Result<Option<OverflowPlan>> {
+        self.inputs.previous.as_deref().map(read_previous_plan).transpose()
+    }
 
-/// All strategies side by side.
-fn compare(arguments: &OverflowArguments, problem: &Problem, old: Option<&Plan>) -> Result<()> {
-    let known = strategies();
-    let bar = output::progress(known.len() as u64, "planning");
-    let mut compared = Vec::with_capacity(known.len());
-    for strategy in known {
-        let name = strategy.name();
-        compared.push(match timed(arguments, problem, old, strategy) {
-            Ok((planned, plan_ms)) => {
-                let report = Report::new(problem, name, planned, old, plan_ms)?;
-                Compared::Planned(Box::new(report))
+    fn judge_given(
+        &self,
+        problem: &OverflowProblem,
+        _previous: Option<&OverflowPlan>,
+    ) -> Result<Option<OverflowReport>> {
+        let Some(path) = &self.inputs.plan else { return Ok(None) };
+        let name = problem_file::display_name(path);
+        let plan: OverflowPlan = read_previous_plan(path)?;
+        let run = simulate_overflow(problem, &plan).map_err(|error| error.with_context(&name))?;
+        let planned =
+            OverflowSolution { plan, makespan_us: run.makespan_us, bound_us: None, proved: false };
+        OverflowReport::new(problem, &name, planned, None, 0.0).map(Some)
+    }
+
+    fn plan_with(
+        &self,
+        problem: &OverflowProblem,
+        previous: Option<&OverflowPlan>,
+        strategy: &str,
+    ) -> Result<OverflowReport> {
+        let chosen = choose_overflow_strategy(strategy)?;
+        let (planned, plan_ms) =
+            plan_timed(self.search.time_limit, |limit| chosen.find_plan(problem, previous, limit))?;
+        OverflowReport::new(problem, chosen.name(), planned, previous, plan_ms)
+    }
+
+    fn explain_failure(&self, error: Error) -> Error {
+        match &self.inputs.problem {
+            Some(path) if error.kind() != ErrorKind::Usage => {
+                error.with_context(problem_file::display_name(path))
             }
-            Err(error) => Compared::Failed { strategy: name, error: error.to_string() },
-        });
-        bar.inc(1);
+            _ => error,
+        }
     }
-    bar.finish_and_clear();
-    if let Some(file) = &arguments.svg {
-        problem_file::write(file, &drawing::makespans(&compared).svg())?;
-    }
-    let comparison = Comparison { strategies: compared };
-    match arguments.json {
-        true => output::print_json(&comparison),
-        false => comparison.print(problem),
-    }
-}
 
-/// Prints and draws one plan.
-fn show(arguments: &OverflowArguments, problem: &Problem, report: &Report) -> Result<()> {
-    if let Some(file) = &arguments.svg {
-        problem_file::write(file, &drawing::gantt(problem, report).svg())?;
-    }
-    if arguments.json {
-        return output::print_json(report);
-    }
-    let mut table = heads();
-    table.row(report.cells(problem));
-    table.print()?;
-    output::print(&report.on_cpu(problem))?;
-    match report.kept {
-        true => output::print("the previous plan stays: none that was found is better"),
-        false => Ok(()),
+    fn compare_reports(
+        &self,
+        _problem: &OverflowProblem,
+        reports: Vec<(String, Result<OverflowReport>)>,
+    ) -> Result<OverflowComparison> {
+        let compared = reports.into_iter().map(|(strategy, report)| match report {
+            Ok(report) => ComparedOverflow::Planned(Box::new(report)),
+            Err(error) => ComparedOverflow::Failed { strategy, error: error.to_string() },
+        });
+        Ok(OverflowComparison { strategies: compared.collect() })
     }
 }
 
 /// A plan and what it costs.
 #[derive(Serialize)]
-struct Report {
+pub(crate) struct OverflowReport {
     strategy: String,
-    plan: Plan,
+    plan: OverflowPlan,
     makespan_us: f64,
     /// The makespan by that of the sequential plan.
     to_sequential: f64,
@@ -132,25 +129,25 @@ struct Report {
     proved: bool,
     kept: bool,
     plan_ms: f64,
-    run: Run,
+    run: OverflowRun,
 }
 
-impl Report {
+impl OverflowReport {
     fn new(
-        problem: &Problem,
+        problem: &OverflowProblem,
         strategy: &str,
-        planned: Planned,
-        old: Option<&Plan>,
+        planned: OverflowSolution,
+        old: Option<&OverflowPlan>,
         plan_ms: f64,
     ) -> Result<Self> {
-        let run = simulate(problem, &planned.plan)?;
+        let run = simulate_overflow(problem, &planned.plan)?;
         Ok(Self {
             strategy: strategy.to_owned(),
             makespan_us: planned.makespan_us,
-            to_sequential: ratio(planned.makespan_us, sequential_us(problem)?),
-            blocks_on_cpu: planned.plan.count(Device::Cpu),
+            to_sequential: time_ratio(planned.makespan_us, sequential_us(problem)?),
+            blocks_on_cpu: planned.plan.count_on(OverflowDevice::Cpu),
             bound_us: planned.bound_us,
-            gap: planned.gap(),
+            gap: planned.optimality_gap(),
             proved: planned.proved,
             kept: old == Some(&planned.plan),
             plan: planned.plan,
@@ -159,37 +156,49 @@ impl Report {
         })
     }
 
-    fn cells(&self, problem: &Problem) -> [String; 10] {
+    fn table_cells(&self, problem: &OverflowProblem) -> [String; 10] {
         let run = &self.run;
         [
             self.strategy.clone(),
-            micros(self.makespan_us),
-            change(self.to_sequential, 1),
-            share(run.cpu_utilisation),
-            share(run.gpu_utilisation),
-            micros(run.mean_wait_cpu_us),
-            micros(run.mean_wait_gpu_us),
-            output::bytes(run.copied_bytes.round() as u64),
+            format_block_time(self.makespan_us),
+            format_change(self.to_sequential, 1),
+            format_percent(run.cpu_utilisation, 1),
+            format_percent(run.gpu_utilisation, 1),
+            format_block_time(run.mean_wait_cpu_us),
+            format_block_time(run.mean_wait_gpu_us),
+            format_bytes_f64(run.copied_bytes),
             format!("{} of {}", self.blocks_on_cpu, problem.blocks.len()),
-            proof(self.proved, self.gap),
+            format_proof(self.proved, self.gap),
         ]
     }
 
     /// Which blocks the CPU runs, in a line.
-    fn on_cpu(&self, problem: &Problem) -> String {
+    fn cpu_line(&self, problem: &OverflowProblem) -> String {
         let blocks = problem.blocks.iter().zip(&self.plan.devices);
-        let on_cpu = blocks.filter(|(_, device)| **device == Device::Cpu);
-        let names: Vec<&str> = on_cpu.map(|(block, _)| block.name.as_str()).collect();
-        let shown = names.iter().take(NAMES).copied().collect::<Vec<_>>().join(", ");
-        match names.len() {
-            0 => "on the CPU: nothing".to_owned(),
-            count if count > NAMES => format!("on the CPU: {shown} and {} more", count - NAMES),
-            _ => format!("on the CPU: {shown}"),
-        }
+        let on_cpu = blocks.filter(|(_, device)| **device == OverflowDevice::Cpu);
+        let names: Vec<String> = on_cpu.map(|(block, _)| block.name.clone()).collect();
+        format!("on the CPU: {}", first_names(&names, "nothing", ""))
     }
 }
 
-fn heads() -> Table {
+impl PlanView<OverflowProblem> for OverflowReport {
+    fn draw_svg(&self, problem: &OverflowProblem) -> String {
+        drawing::overflow_gantt(problem, self).to_svg()
+    }
+
+    fn print_view(&self, problem: &OverflowProblem) -> Result<()> {
+        let mut table = overflow_table();
+        table.add_row(self.table_cells(problem));
+        table.print_table()?;
+        output::print_line(&self.cpu_line(problem))?;
+        if self.kept {
+            output::print_line("the previous plan stays: none that was found is better")?;
+        }
+        Ok(())
+    }
+}
+
+fn overflow_table() -> Table {
     Table::new(&[
         "strategy",
         ">makespan",
@@ -206,49 +215,41 @@ fn heads() -> Table {
 
 /// What came of each strategy.
 #[derive(Serialize)]
-struct Comparison {
-    strategies: Vec<Compared>,
+pub(crate) struct OverflowComparison {
+    strategies: Vec<ComparedOverflow>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Compared {
-    Planned(Box<Report>),
-    Failed { strategy: &'static str, error: String },
+pub(crate) enum ComparedOverflow {
+    Planned(Box<OverflowReport>),
+    Failed { strategy: String, error: String },
 }
 
-impl Comparison {
-    fn print(&self, problem: &Problem) -> Result<()> {
-        let mut table = heads();
+impl PlanView<OverflowProblem> for OverflowComparison {
+    fn draw_svg(&self, _problem: &OverflowProblem) -> String {
+        drawing::makespan_chart(&self.strategies).to_svg()
+    }
+
+    fn print_view(&self, problem: &OverflowProblem) -> Result<()> {
+        let mut table = overflow_table();
         let mut failures = Vec::new();
         for compared in &self.strategies {
             match compared {
-                Compared::Planned(report) => table.row(report.cells(problem)),
-                Compared::Failed { strategy, error } => {
+                ComparedOverflow::Planned(report) => table.add_row(report.table_cells(problem)),
+                ComparedOverflow::Failed { strategy, error } => {
                     let missing = std::iter::repeat_n("-".to_owned(), 9);
-                    table.row([(*strategy).to_owned()].into_iter().chain(missing));
+                    table.add_row([strategy.clone()].into_iter().chain(missing));
                     failures.push(error);
                 }
             }
         }
-        table.print()?;
-        failures.into_iter().try_for_each(|error| output::print(error))
+        table.print_table()?;
+        failures.into_iter().try_for_each(|error| output::print_line(error))
     }
-}
-
-/// What the plan of today's runtimes costs.
-fn sequential_us(problem: &Problem) -> Result<f64> {
-    Ok(strategy("sequential")?.plan(problem, None, &Limit::none())?.makespan_us)
-}
-
-fn share(share: f64) -> String {
-    format!("{:.1}%", share * 100.0)
 }
 
 /// Microseconds, up to where they are hard to read: blocks take tens of them.
-fn micros(value: f64) -> String {
-    match value < 10_000.0 {
-        true => format!("{value:.1} µs"),
-        false => output::milliseconds(value / 1e3),
-    }
+fn format_block_time(value: f64) -> String {
+    if value < 10_000.0 { format!("{value:.1} µs") } else { format_microseconds(value) }
 }

@@ -1,68 +1,122 @@
 //! `tessera plan placement`: which node each layer runs on.
 
+mod comparison;
 mod drawing;
 mod report;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tessera_control::Plugin;
-use tessera_core::{Error, Result};
-use tessera_plan::Limit;
+use tessera_control::PlacementPlugin;
+use tessera_core::{Error, ErrorKind, Result};
 use tessera_plan::placement::{
-    Options, Plan, PlanFile, Planned, Problem, Strategy, evaluate, plan, strategies, strategy,
-    violation,
+    PlacementOptions, PlacementPlan, PlacementPlanFile, PlacementProblem, PlacementSolution,
+    PlacementStrategy, evaluate_placement, find_placement_strategy, find_violation,
+    placement_strategies, plan_placement,
 };
 
-use super::{list, previous};
+use super::outline::{PlanOutput, PlanView, PlannerCommand, named_lines, read_checked};
+use super::read_previous_plan;
 use crate::arguments::plan::placement::PlacementArguments;
-use crate::time_limit::TimeLimit;
-use crate::{output, problem_file};
-use report::Report;
+use comparison::PlacementComparison;
+use report::PlacementReport;
+use tessera_command::{plan_timed, problem_file};
 
-pub(super) fn run(arguments: &PlacementArguments) -> Result<()> {
-    if arguments.strategy == "help" {
-        return list_all();
+impl PlannerCommand for PlacementArguments {
+    type Problem = PlacementProblem;
+    type Plan = PlacementPlan;
+    type Report = PlacementReport;
+    type Comparison = PlacementComparison;
+
+    fn plan_output(&self) -> PlanOutput<'_> {
+        PlanOutput { svg: self.svg.as_deref(), json: self.json }
     }
-    let Some(path) = &arguments.problem else {
-        return Err(Error::usage("PROBLEM is missing: a file in YAML or JSON; see --help"));
-    };
-    let problem: Problem = problem_file::read(path)?;
-    let name = problem_file::name(path);
-    problem.check().map_err(|error| error.within(&name))?;
-    let old = arguments.previous.as_deref().map(|path| read_plan(&problem, path)).transpose()?;
-    if let Some(path) = &arguments.plan {
-        return judge(arguments, &problem, old.as_ref(), path);
+
+    fn wanted_strategy(&self) -> Option<&str> {
+        Some(&self.strategy)
     }
-    if arguments.strategy == "all" {
-        return compare(arguments, &problem, old.as_ref(), &name);
+
+    fn default_strategy(&self, _problem: &PlacementProblem) -> &'static str {
+        "exact"
     }
-    let chosen = choose(&arguments.strategy, arguments.time_limit)?;
-    let (planned, took) = timed(arguments, &problem, old.as_ref(), chosen.as_ref());
-    // A plugin names itself; whether it or the problem is to blame, nobody knows.
-    let planned = planned.map_err(|error| match is_plugin(&arguments.strategy) {
-        true => error,
-        false => error.within(&name),
-    })?;
-    let report = Report::new(&problem, chosen.name(), &planned, old.as_ref(), took);
-    if let Some(file) = &arguments.svg {
-        let picture = match planned.front.is_empty() {
-            true => drawing::placement(&problem, &planned.plan, chosen.name()),
-            false => drawing::front(&problem, &planned.front),
-        };
-        problem_file::write(file, &picture)?;
+
+    fn strategy_lines(&self) -> Vec<(String, String)> {
+        let known = placement_strategies();
+        named_lines(known.iter().map(|strategy| (strategy.name(), strategy.one_line_summary())))
     }
-    match arguments.json {
-        true => output::print_json(&report),
-        false => report.print(&problem, &planned),
+
+    fn other_lines(&self) -> Vec<(String, String)> {
+        named_lines([("./PATH", "a program that reads the problem as JSON")])
+    }
+
+    fn read_problem(&self) -> Result<PlacementProblem> {
+        read_checked(self.problem.as_deref(), PlacementProblem::check_consistency)
+    }
+
+    fn read_previous(&self, problem: &PlacementProblem) -> Result<Option<PlacementPlan>> {
+        self.previous.as_deref().map(|path| read_plan(problem, path)).transpose()
+    }
+
+    fn judge_given(
+        &self,
+        problem: &PlacementProblem,
+        previous: Option<&PlacementPlan>,
+    ) -> Result<Option<PlacementReport>> {
+        let Some(path) = &self.plan else { return Ok(None) };
+        judge_placement(problem, previous, path).map(Some)
+    }
+
+    fn plan_with(
+        &self,
+        problem: &PlacementProblem,
+        previous: Option<&PlacementPlan>,
+        strategy: &str,
+    ) -> Result<PlacementReport> {
+        let chosen = choose_placement_strategy(strategy, self.search.time_limit)?;
+        let (planned, plan_ms) = time_placement(self, problem, previous, chosen.as_ref())?;
+        Ok(PlacementReport::new(problem, chosen.name(), planned, previous, plan_ms))
+    }
+
+    fn explain_failure(&self, error: Error) -> Error {
+        match &self.problem {
+            // A plugin names itself; whether it or the problem is to blame, nobody knows.
+            Some(path) if error.kind() != ErrorKind::Usage && !is_plugin(&self.strategy) => {
+                error.with_context(problem_file::display_name(path))
+            }
+            _ => error,
+        }
+    }
+
+    fn compare_reports(
+        &self,
+        _problem: &PlacementProblem,
+        rows: Vec<(String, Result<PlacementReport>)>,
+    ) -> Result<PlacementComparison> {
+        if rows.iter().all(|(_, report)| report.is_err()) {
+            // The first is `exact`, which knows whether there is a plan at all.
+            let first = rows.into_iter().find_map(|(_, report)| report.err());
+            let first = first.unwrap_or_else(|| Error::invalid("no strategy"));
+            return Err(match &self.problem {
+                Some(path) => first.with_context(problem_file::display_name(path)),
+                None => first,
+            });
+        }
+        Ok(PlacementComparison::from_rows(rows))
     }
 }
 
-/// The strategies with what they do.
-fn list_all() -> Result<()> {
-    let known = strategies();
-    let program = ("./PATH", "a program that reads the problem as JSON");
-    list(known.iter().map(|strategy| (strategy.name(), strategy.about())).chain([program]))
+impl PlanView<PlacementProblem> for PlacementReport {
+    fn draw_svg(&self, problem: &PlacementProblem) -> String {
+        if self.planned.front.is_empty() {
+            drawing::draw_placement(problem, &self.planned.plan, &self.strategy)
+        } else {
+            drawing::draw_front(problem, &self.planned.front)
+        }
+    }
+
+    fn print_view(&self, problem: &PlacementProblem) -> Result<()> {
+        self.print_report(problem)
+    }
 }
 
 /// Whether a strategy is the user's: built-in ones are no paths.
@@ -71,102 +125,65 @@ fn is_plugin(name: &str) -> bool {
 }
 
 /// The strategy that the user means.
-fn choose(name: &str, time_limit: Duration) -> Result<Box<dyn Strategy>> {
-    match is_plugin(name) {
-        true => Ok(Box::new(Plugin::new(name, time_limit))),
-        false => strategy(name).map_err(|error| {
-            let hint = match Path::new(name).is_file() {
-                true => format!("; for the program of that name: ./{name}"),
-                false => String::new(),
-            };
-            Error::usage(format!("--{error}{hint}"))
-        }),
+fn choose_placement_strategy(
+    name: &str,
+    time_limit: Duration,
+) -> Result<Box<dyn PlacementStrategy>> {
+    if is_plugin(name) {
+        return Ok(Box::new(PlacementPlugin::new(name, time_limit)));
     }
+    let found = find_placement_strategy(name).map_err(|error| {
+        let hint = if Path::new(name).is_file() {
+            format!("; for the program of that name: ./{name}")
+        } else {
+            String::new()
+        };
+        Error::usage(format!("--{error}{hint}"))
+    })?;
+    Ok(Box::new(found))
 }
 
-fn read_plan(problem: &Problem, path: &Path) -> Result<Plan> {
-    let file: PlanFile = previous(path)?;
-    Plan::from_file(problem, &file).map_err(|error| error.within(problem_file::name(path)))
+fn read_plan(problem: &PlacementProblem, path: &Path) -> Result<PlacementPlan> {
+    let file: PlacementPlanFile = read_previous_plan(path)?;
+    PlacementPlan::from_file(problem, &file)
+        .map_err(|error| error.with_context(problem_file::display_name(path)))
 }
 
 /// Plans, and says how many milliseconds that took.
-fn timed(
+fn time_placement(
     arguments: &PlacementArguments,
-    problem: &Problem,
-    previous: Option<&Plan>,
-    strategy: &dyn Strategy,
-) -> (Result<Planned>, f64) {
+    problem: &PlacementProblem,
+    previous: Option<&PlacementPlan>,
+    strategy: &dyn PlacementStrategy,
+) -> Result<(PlacementSolution, f64)> {
     // A plugin has its own limit, which says who took too long.
-    let limit = TimeLimit::new(match is_plugin(strategy.name()) {
-        true => Duration::MAX,
-        false => arguments.time_limit,
-    });
-    let reached = || limit.reached();
-    let options = Options { previous, seed: arguments.seed, limit: Limit::new(&reached) };
-    let start = Instant::now();
-    let planned = plan(strategy, problem, &options);
-    (planned, start.elapsed().as_secs_f64() * 1e3)
+    let limit =
+        if is_plugin(strategy.name()) { Duration::MAX } else { arguments.search.time_limit };
+    plan_timed(limit, |limit| {
+        let options = PlacementOptions { previous, seed: arguments.seed, limit: *limit };
+        plan_placement(strategy, problem, &options)
+    })
 }
 
 /// What a plan of the user's would bring.
-fn judge(
-    arguments: &PlacementArguments,
-    problem: &Problem,
-    old: Option<&Plan>,
+fn judge_placement(
+    problem: &PlacementProblem,
+    old: Option<&PlacementPlan>,
     path: &Path,
-) -> Result<()> {
+) -> Result<PlacementReport> {
     let plan = read_plan(problem, path)?;
-    if let Some(broken) = violation(problem, &plan) {
-        return Err(Error::invalid(format!("{}: {broken}", problem_file::name(path))));
+    let name = problem_file::display_name(path);
+    if let Some(broken) = find_violation(problem, &plan) {
+        return Err(Error::invalid(format!("{name}: {broken}")));
     }
-    let planned = Planned {
-        latency_seconds: evaluate(problem, &plan).latency_seconds,
-        moving_seconds: report::moving(problem, old, &plan).seconds,
+    let planned = PlacementSolution {
+        latency_seconds: evaluate_placement(problem, &plan).latency_seconds,
+        moving_seconds: report::moving_from_previous(problem, old, &plan).seconds,
         kept: old == Some(&plan),
         bound_seconds: None,
         proved: false,
         front: Vec::new(),
         plan,
     };
-    let name = problem_file::name(path);
-    if let Some(file) = &arguments.svg {
-        problem_file::write(file, &drawing::placement(problem, &planned.plan, &name))?;
-    }
-    let report = Report::new(problem, &name, &planned, old, 0.0);
-    match arguments.json {
-        true => output::print_json(&report),
-        false => report.print(problem, &planned),
-    }
-}
-
-/// All strategies side by side.
-fn compare(
-    arguments: &PlacementArguments,
-    problem: &Problem,
-    old: Option<&Plan>,
-    name: &str,
-) -> Result<()> {
-    let known = strategies();
-    let bar = output::progress(known.len() as u64, "planning");
-    let mut rows = Vec::new();
-    for strategy in &known {
-        let (planned, took) = timed(arguments, problem, old, strategy.as_ref());
-        let report =
-            planned.map(|planned| Report::new(problem, strategy.name(), &planned, old, took));
-        rows.push((strategy.name().to_owned(), report));
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    if rows.iter().all(|(_, report)| report.is_err()) {
-        // The first is `exact`, which knows whether there is a plan at all.
-        let first = rows.into_iter().find_map(|(_, report)| report.err());
-        return Err(first.unwrap_or_else(|| Error::invalid("no strategy")).within(name));
-    }
-    if let Some(file) = &arguments.svg {
-        problem_file::write(file, &drawing::comparison(&rows))?;
-    }
-    match arguments.json {
-        true => output::print_json(&report::comparison(rows)),
-        false => report::print_comparison(&rows),
-    }
+    Ok(PlacementReport::new(problem, &name, planned, old, 0.0))
 }

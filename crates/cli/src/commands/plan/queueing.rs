@@ -1,20 +1,22 @@
 //! `tessera plan queueing`: how busy blocks are, and how many replicas they need.
 
 use serde::Serialize;
+use tessera_command::problem_file;
 use tessera_core::{Error, Result};
 use tessera_plan::queueing::{
-    Budget, Load, Plan, Planned, Problem, TaskLoad, judge, load, replicas,
+    QueueingLoad, QueueingProblem, ReplicaBudget, ReplicaPlan, ReplicaSolution, TaskLoad,
+    compute_load, evaluate_replicas, plan_replicas,
 };
+use tessera_report::picture::bars::BarChart;
+use tessera_report::{Table, format_bytes_f64, format_microseconds, output};
 
-use super::previous;
+use super::outline::{PlanOutput, PlanView};
+use super::read_previous_plan;
 use crate::arguments::plan::queueing::QueueingArguments;
-use crate::output::{self, Table};
-use crate::picture::bars::Bars;
-use crate::problem_file;
 
-pub(super) fn run(arguments: &QueueingArguments) -> Result<()> {
-    let mut problem: Problem = problem_file::read(&arguments.problem)?;
-    let name = problem_file::name(&arguments.problem);
+pub(super) fn plan_queueing(arguments: &QueueingArguments) -> Result<()> {
+    let mut problem: QueueingProblem = problem_file::read_problem(&arguments.problem)?;
+    let name = problem_file::display_name(&arguments.problem);
     if let Some(utilisation) = arguments.utilisation {
         if !(utilisation > 0.0 && utilisation < 1.0) {
             return Err(Error::usage(format!(
@@ -23,50 +25,53 @@ pub(super) fn run(arguments: &QueueingArguments) -> Result<()> {
         }
         problem.utilisation = utilisation;
     }
-    let now = load(&problem).map_err(|error| error.within(&name))?;
+    let now = compute_load(&problem).map_err(|error| error.with_context(&name))?;
     let planned = match &arguments.plan {
         Some(path) => {
-            let given: Plan = previous(path)?;
-            judge(&problem, &given).map_err(|error| error.within(problem_file::name(path)))?
+            let given: ReplicaPlan = read_previous_plan(path)?;
+            evaluate_replicas(&problem, &given)
+                .map_err(|error| error.with_context(problem_file::display_name(path)))?
         }
         None => {
-            let old: Option<Plan> = arguments.previous.as_deref().map(previous).transpose()?;
-            replicas(&problem, old.as_ref()).map_err(|error| error.within(&name))?
+            let old: Option<ReplicaPlan> =
+                arguments.previous.as_deref().map(read_previous_plan).transpose()?;
+            plan_replicas(&problem, old.as_ref()).map_err(|error| error.with_context(&name))?
         }
     };
-    let report = Report { now, planned };
-    if let Some(file) = &arguments.svg {
-        problem_file::write(file, &report.picture().svg())?;
-    }
-    match arguments.json {
-        true => output::print_json(&report),
-        false => report.print(&problem),
-    }
+    let report = QueueingReport { now, planned };
+    let shown = PlanOutput { svg: arguments.svg.as_deref(), json: arguments.json };
+    shown.show_view(&problem, &report)
 }
 
 /// How it is, and how it would be.
 #[derive(Serialize)]
-struct Report {
-    now: Load,
+struct QueueingReport {
+    now: QueueingLoad,
     #[serde(flatten)]
-    planned: Planned,
+    planned: ReplicaSolution,
 }
 
-impl Report {
-    fn print(&self, problem: &Problem) -> Result<()> {
+impl PlanView<QueueingProblem> for QueueingReport {
+    fn draw_svg(&self, _problem: &QueueingProblem) -> String {
+        self.utilisation_chart().to_svg()
+    }
+
+    fn print_view(&self, problem: &QueueingProblem) -> Result<()> {
         self.print_blocks()?;
-        output::print("")?;
+        output::print_line("")?;
         self.print_tasks()?;
-        output::print("")?;
-        output::print(&scale("now", &self.now))?;
-        output::print(&scale("planned", &self.planned.load))?;
-        output::print(&self.taken(problem))?;
+        output::print_line("")?;
+        output::print_line(&headroom_line("now", &self.now))?;
+        output::print_line(&headroom_line("planned", &self.planned.load))?;
+        output::print_line(&self.resources_line(problem))?;
         for unmet in &self.planned.unmet {
-            output::print(&format!("not met: {unmet}"))?;
+            output::print_line(&format!("not met: {unmet}"))?;
         }
         Ok(())
     }
+}
 
+impl QueueingReport {
     fn print_blocks(&self) -> Result<()> {
         let mut table = Table::new(&[
             "block",
@@ -82,20 +87,20 @@ impl Report {
         ]);
         for (now, planned) in self.now.blocks.iter().zip(&self.planned.load.blocks) {
             let is_bottleneck = self.now.bottleneck.as_ref() == Some(&now.block);
-            table.row([
+            table.add_row([
                 now.block.clone(),
                 format!("{:.1}", now.arrivals_per_second),
-                output::milliseconds(now.busy_us / 1e3),
+                format_microseconds(now.busy_us),
                 now.replicas.to_string(),
                 format!("{:.2}", now.utilisation),
-                time(now.wait_us),
+                format_wait(now.wait_us),
                 planned.replicas.to_string(),
                 format!("{:.2}", planned.utilisation),
-                time(planned.wait_us),
+                format_wait(planned.wait_us),
                 if is_bottleneck { "bottleneck".to_owned() } else { String::new() },
             ]);
         }
-        table.print()
+        table.print_table()
     }
 
     fn print_tasks(&self) -> Result<()> {
@@ -111,23 +116,23 @@ impl Report {
         ]);
         let rate = |task: &TaskLoad| format!("{:.1}", task.highest_rate_per_second);
         for (now, planned) in self.now.tasks.iter().zip(&self.planned.load.tasks) {
-            table.row([
+            table.add_row([
                 now.task.clone(),
                 format!("{:.1}", now.rate_per_second),
                 rate(now),
-                time(Some(now.unloaded_us)),
-                time(now.latency_us),
-                time(planned.latency_us),
+                format_wait(Some(now.unloaded_us)),
+                format_wait(now.latency_us),
+                format_wait(planned.latency_us),
                 rate(planned),
-                now.target_us.map_or("-".to_owned(), |target| time(Some(target))),
+                now.target_us.map_or("-".to_owned(), |target| format_wait(Some(target))),
             ]);
         }
-        table.print()
+        table.print_table()
     }
 
     /// What the planned replicas take, and whether fewer would do.
-    fn taken(&self, problem: &Problem) -> String {
-        let Budget { replicas, cores, bytes } = self.planned.taken;
+    fn resources_line(&self, problem: &QueueingProblem) -> String {
+        let ReplicaBudget { replicas, cores, bytes } = self.planned.taken;
         let budget = problem.budget.unwrap_or_default();
         let before: u32 = self.now.blocks.iter().map(|block| block.replicas).sum();
         let mut parts = vec![match budget.replicas {
@@ -144,23 +149,26 @@ impl Report {
             })
         };
         parts.extend(part(cores, budget.cores, &|cores| format!("{cores} cores")));
-        parts.extend(part(bytes, budget.bytes, &|bytes| output::bytes(bytes.round() as u64)));
+        parts.extend(part(bytes, budget.bytes, &format_bytes_f64));
         let target = problem.utilisation * (1.0 + 1e-9);
         let is_busier = self.planned.load.blocks.iter().any(|block| block.utilisation > target);
-        let proof = match (self.planned.proved, is_busier, self.planned.unmet.is_empty()) {
-            (false, _, _) => "",
-            (true, true, _) => "; proved: within the budget no bottleneck is less busy",
-            (true, false, true) => "; proved: no plan with fewer meets the targets",
-            (true, false, false) => "; proved: no plan with fewer meets the other targets",
+        let proof = if !self.planned.proved {
+            ""
+        } else if is_busier {
+            "; proved: within the budget no bottleneck is less busy"
+        } else if self.planned.unmet.is_empty() {
+            "; proved: no plan with fewer meets the targets"
+        } else {
+            "; proved: no plan with fewer meets the other targets"
         };
         format!("{}{proof}", parts.join(", "))
     }
 
-    fn picture(&self) -> Bars {
+    fn utilisation_chart(&self) -> BarChart {
         let series = [("now", &self.now), ("planned", &self.planned.load)].map(|(name, load)| {
             (name.to_owned(), load.blocks.iter().map(|block| block.utilisation).collect())
         });
-        Bars {
+        BarChart {
             title: "Utilisation of blocks".to_owned(),
             y_label: "utilisation (1 is always busy)".to_owned(),
             groups: self.now.blocks.iter().map(|block| block.block.clone()).collect(),
@@ -170,7 +178,7 @@ impl Report {
 }
 
 /// How much more all tasks could send.
-fn scale(when: &str, load: &Load) -> String {
+fn headroom_line(when: &str, load: &QueueingLoad) -> String {
     match (&load.bottleneck, load.highest_scale) {
         (Some(block), Some(scale)) if load.is_stable => {
             format!("{when}: stable up to {scale:.2} times the requests; {block} is the bottleneck")
@@ -182,9 +190,9 @@ fn scale(when: &str, load: &Load) -> String {
     }
 }
 
-fn time(micros: Option<f64>) -> String {
+fn format_wait(micros: Option<f64>) -> String {
     match micros {
-        Some(micros) if micros > 0.0 => output::milliseconds(micros / 1e3),
+        Some(micros) if micros > 0.0 => format_microseconds(micros),
         Some(_) => "0".to_owned(),
         None => "endless".to_owned(),
     }

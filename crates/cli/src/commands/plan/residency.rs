@@ -1,145 +1,140 @@
-//! `tessera plan residency`: which layers are loaded into GPU memory, and which are read from the host.
+//! `tessera plan residency`: which layers are loaded into GPU memory, and which are read from the
+//! host.
 
 mod drawing;
-mod random;
-
-use std::path::Path;
 
 use serde::Serialize;
+use tessera_bench::strategies::{
+    RandomResidencyOptions, choose_residency_strategy, measure_random_residencies, pipeline_us,
+};
+use tessera_command::{plan_timed, problem_file};
 use tessera_core::{Error, Result};
-use tessera_plan::Limit;
 use tessera_plan::residency::{
-    Plan, Planned, Problem, Residency, Run, Strategy, server, shape, simulate, strategies, strategy,
+    Residency, ResidencyPlan, ResidencyProblem, ResidencyRun, ResidencySolution, deepplan_server,
+    named_profile, residency_strategies, simulate_residency,
+};
+use tessera_report::{
+    Table, format_bytes_f64, format_change, format_microseconds, output, time_ratio,
 };
 
-use super::figures::{change, proof, ratio};
-use super::{list, previous};
+use super::outline::{
+    PlanOutput, PlanView, PlannerCommand, first_names, named_lines, read_checked,
+};
+use super::{format_proof, read_previous_plan};
 use crate::arguments::plan::residency::ResidencyArguments;
-use crate::output::{self, Table};
-use crate::problem_file;
 
-/// How many names of layers are printed.
-const NAMES: usize = 12;
+impl PlannerCommand for ResidencyArguments {
+    type Problem = ResidencyProblem;
+    type Plan = ResidencyPlan;
+    type Report = ResidencyReport;
+    type Comparison = ResidencyComparison;
 
-pub(super) fn run(arguments: &ResidencyArguments) -> Result<()> {
-    let wanted = arguments.strategy.as_deref();
-    if wanted == Some("help") {
-        return list(strategies().iter().map(|strategy| (strategy.name(), strategy.about())));
+    fn plan_output(&self) -> PlanOutput<'_> {
+        PlanOutput { svg: self.svg.as_deref(), json: self.json }
     }
-    if let Some(profiles) = arguments.random {
-        return random::measure(arguments, profiles);
-    }
-    let problem = read(arguments)?;
-    if let Some(path) = &arguments.plan {
-        return judge(arguments, &problem, path);
-    }
-    let old: Option<Plan> = arguments.previous.as_deref().map(previous).transpose()?;
-    if wanted == Some("all") {
-        return compare(arguments, &problem, old.as_ref());
-    }
-    let chosen = choose(wanted.unwrap_or("parallel-direct"))?;
-    let (planned, plan_ms) = timed(arguments, &problem, old.as_ref(), chosen)?;
-    let report = Report::new(&problem, chosen.name(), planned, old.as_ref(), plan_ms)?;
-    show(arguments, &problem, &report)
-}
 
-/// The strategy that the user means.
-fn choose(name: &str) -> Result<&'static dyn Strategy> {
-    strategy(name).map_err(|error| Error::usage(format!("--{error}")))
+    fn wanted_strategy(&self) -> Option<&str> {
+        self.strategy.as_deref()
+    }
+
+    fn default_strategy(&self, _problem: &ResidencyProblem) -> &'static str {
+        "parallel-direct"
+    }
+
+    fn strategy_lines(&self) -> Vec<(String, String)> {
+        let known = residency_strategies().iter();
+        named_lines(known.map(|strategy| (strategy.name(), strategy.one_line_summary())))
+    }
+
+    fn measure_random(&self) -> Option<Result<()>> {
+        self.random.map(|profiles| {
+            measure_random_residencies(&RandomResidencyOptions {
+                profiles,
+                layers: self.layers,
+                gpus: self.gpus.unwrap_or(1),
+                seed: self.seed,
+                strategy: self.strategy.as_deref(),
+                time_limit: self.search.time_limit,
+                json: self.json,
+            })
+        })
+    }
+
+    fn read_problem(&self) -> Result<ResidencyProblem> {
+        read_residency_problem(self)
+    }
+
+    fn read_previous(&self, _problem: &ResidencyProblem) -> Result<Option<ResidencyPlan>> {
+        self.inputs.previous.as_deref().map(read_previous_plan).transpose()
+    }
+
+    fn judge_given(
+        &self,
+        problem: &ResidencyProblem,
+        _previous: Option<&ResidencyPlan>,
+    ) -> Result<Option<ResidencyReport>> {
+        let Some(path) = &self.inputs.plan else { return Ok(None) };
+        let name = problem_file::display_name(path);
+        let plan: ResidencyPlan = read_previous_plan(path)?;
+        let run = simulate_residency(problem, &plan).map_err(|error| error.with_context(&name))?;
+        let planned =
+            ResidencySolution { plan, total_us: run.total_us, bound_us: None, proved: false };
+        ResidencyReport::new(problem, &name, planned, None, 0.0).map(Some)
+    }
+
+    fn plan_with(
+        &self,
+        problem: &ResidencyProblem,
+        previous: Option<&ResidencyPlan>,
+        strategy: &str,
+    ) -> Result<ResidencyReport> {
+        let chosen = choose_residency_strategy(strategy)?;
+        let (planned, plan_ms) =
+            plan_timed(self.search.time_limit, |limit| chosen.find_plan(problem, previous, limit))?;
+        ResidencyReport::new(problem, chosen.name(), planned, previous, plan_ms)
+    }
+
+    fn compare_reports(
+        &self,
+        _problem: &ResidencyProblem,
+        reports: Vec<(String, Result<ResidencyReport>)>,
+    ) -> Result<ResidencyComparison> {
+        let strategies = reports.into_iter().map(|(_, report)| report).collect::<Result<_>>()?;
+        Ok(ResidencyComparison { strategies })
+    }
 }
 
 /// The problem that the user means: of a file, or a well-known one.
-fn read(arguments: &ResidencyArguments) -> Result<Problem> {
+fn read_residency_problem(arguments: &ResidencyArguments) -> Result<ResidencyProblem> {
     if let Some(name) = &arguments.shape {
-        let mut problem =
-            shape(name, arguments.seed).map_err(|error| Error::usage(format!("--{error}")))?;
+        let mut problem = named_profile(name, arguments.seed)
+            .map_err(|error| Error::usage(format!("--{error}")))?;
         if let Some(gpus) = arguments.gpus {
-            (problem.gpus, problem.nvlinks) = server(gpus as usize);
+            (problem.gpus, problem.nvlinks) = deepplan_server(gpus as usize);
         }
         return Ok(problem);
     }
-    let Some(path) = &arguments.problem else {
+    if arguments.inputs.problem.is_none() {
         let message = "PROBLEM is missing: a file in YAML or JSON, or --shape; see --help";
         return Err(Error::usage(message));
-    };
+    }
     if arguments.gpus.is_some() {
         return Err(Error::usage("--gpus: only with --shape or --random; PROBLEM has its own"));
     }
-    let problem: Problem = problem_file::read(path)?;
-    problem.check().map_err(|error| error.within(problem_file::name(path)))?;
-    Ok(problem)
-}
-
-/// Plans, and says how many milliseconds that took.
-fn timed(
-    arguments: &ResidencyArguments,
-    problem: &Problem,
-    previous: Option<&Plan>,
-    strategy: &dyn Strategy,
-) -> Result<(Planned, f64)> {
-    super::timed(arguments.time_limit, |limit| strategy.plan(problem, previous, limit))
-}
-
-/// What a plan of the user's would bring.
-fn judge(arguments: &ResidencyArguments, problem: &Problem, path: &Path) -> Result<()> {
-    let name = problem_file::name(path);
-    let plan: Plan = previous(path)?;
-    let run = simulate(problem, &plan).map_err(|error| error.within(&name))?;
-    let planned = Planned { plan, total_us: run.total_us, bound_us: None, proved: false };
-    show(arguments, problem, &Report::new(problem, &name, planned, None, 0.0)?)
-}
-
-/// All strategies side by side.
-fn compare(arguments: &ResidencyArguments, problem: &Problem, old: Option<&Plan>) -> Result<()> {
-    let bar = output::progress(strategies().len() as u64, "planning");
-    let mut reports = Vec::with_capacity(strategies().len());
-    for strategy in strategies() {
-        let (planned, plan_ms) = timed(arguments, problem, old, *strategy)?;
-        reports.push(Report::new(problem, strategy.name(), planned, old, plan_ms)?);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    if let Some(file) = &arguments.svg {
-        problem_file::write(file, &drawing::totals(&reports).svg())?;
-    }
-    let comparison = Comparison { strategies: reports };
-    if arguments.json {
-        return output::print_json(&comparison);
-    }
-    let mut table = heads();
-    comparison.strategies.iter().for_each(|report| table.row(report.cells(problem)));
-    table.print()
-}
-
-/// Prints and draws one plan.
-fn show(arguments: &ResidencyArguments, problem: &Problem, report: &Report) -> Result<()> {
-    if let Some(file) = &arguments.svg {
-        problem_file::write(file, &drawing::gantt(problem, report).svg())?;
-    }
-    if arguments.json {
-        return output::print_json(report);
-    }
-    let mut table = heads();
-    table.row(report.cells(problem));
-    table.print()?;
-    output::print(&report.host_line())?;
-    match report.kept {
-        true => output::print("the previous plan stays: none that was found is quicker"),
-        false => Ok(()),
-    }
+    read_checked(arguments.inputs.problem.as_deref(), ResidencyProblem::check_consistency)
 }
 
 /// What came of each strategy.
 #[derive(Serialize)]
-struct Comparison {
-    strategies: Vec<Report>,
+pub(crate) struct ResidencyComparison {
+    strategies: Vec<ResidencyReport>,
 }
 
 /// A plan and what it costs.
 #[derive(Serialize)]
-struct Report {
+pub(crate) struct ResidencyReport {
     strategy: String,
-    plan: Plan,
+    plan: ResidencyPlan,
     total_us: f64,
     /// The total by that of the pipeline.
     to_pipeline: f64,
@@ -156,31 +151,31 @@ struct Report {
     proved: bool,
     kept: bool,
     plan_ms: f64,
-    run: Run,
+    run: ResidencyRun,
 }
 
-impl Report {
+impl ResidencyReport {
     fn new(
-        problem: &Problem,
+        problem: &ResidencyProblem,
         strategy: &str,
-        planned: Planned,
-        old: Option<&Plan>,
+        planned: ResidencySolution,
+        old: Option<&ResidencyPlan>,
         plan_ms: f64,
     ) -> Result<Self> {
-        let run = simulate(problem, &planned.plan)?;
+        let run = simulate_residency(problem, &planned.plan)?;
         let layers = problem.layers.iter().zip(&planned.plan.layers);
         let on_host = layers.filter(|(_, residency)| **residency == Residency::Direct);
         Ok(Self {
             strategy: strategy.to_owned(),
             total_us: planned.total_us,
-            to_pipeline: ratio(planned.total_us, pipeline_us(problem)?),
+            to_pipeline: time_ratio(planned.total_us, pipeline_us(problem)?),
             stall_us: run.stall_us,
             gpu_bytes: run.gpu_bytes,
             temporary_bytes: run.temporary_bytes.iter().sum(),
-            gpus: planned.plan.gpus(problem),
+            gpus: planned.plan.loading_gpus(problem),
             on_host: on_host.map(|(layer, _)| layer.name.clone()).collect(),
             bound_us: planned.bound_us,
-            gap: planned.gap(),
+            gap: planned.optimality_gap(),
             proved: planned.proved,
             kept: old == Some(&planned.plan),
             plan: planned.plan,
@@ -189,33 +184,52 @@ impl Report {
         })
     }
 
-    fn cells(&self, problem: &Problem) -> [String; 9] {
+    fn table_cells(&self, problem: &ResidencyProblem) -> [String; 9] {
         [
             self.strategy.clone(),
-            micros(self.total_us),
-            change(self.to_pipeline, 2),
-            micros(self.stall_us),
-            output::bytes(self.gpu_bytes.round() as u64),
-            output::bytes(self.temporary_bytes.round() as u64),
+            format_microseconds(self.total_us),
+            format_change(self.to_pipeline, 2),
+            format_microseconds(self.stall_us),
+            format_bytes_f64(self.gpu_bytes),
+            format_bytes_f64(self.temporary_bytes),
             format!("{} of {}", self.on_host.len(), problem.layers.len()),
             self.gpus.to_string(),
-            proof(self.proved, self.gap),
+            format_proof(self.proved, self.gap),
         ]
-    }
-
-    /// Which layers are left on the host, in a line.
-    fn host_line(&self) -> String {
-        let names = &self.on_host;
-        let shown = names.iter().take(NAMES).cloned().collect::<Vec<_>>().join(", ");
-        match names.len() {
-            0 => "on the host: nothing".to_owned(),
-            count if count > NAMES => format!("on the host: {shown} and {} more", count - NAMES),
-            _ => format!("on the host: {shown}"),
-        }
     }
 }
 
-fn heads() -> Table {
+impl PlanView<ResidencyProblem> for ResidencyReport {
+    fn draw_svg(&self, problem: &ResidencyProblem) -> String {
+        drawing::residency_gantt(problem, self).to_svg()
+    }
+
+    fn print_view(&self, problem: &ResidencyProblem) -> Result<()> {
+        let mut table = residency_table();
+        table.add_row(self.table_cells(problem));
+        table.print_table()?;
+        let on_host = first_names(&self.on_host, "nothing", "");
+        output::print_line(&format!("on the host: {on_host}"))?;
+        if self.kept {
+            output::print_line("the previous plan stays: none that was found is quicker")?;
+        }
+        Ok(())
+    }
+}
+
+impl PlanView<ResidencyProblem> for ResidencyComparison {
+    fn draw_svg(&self, _problem: &ResidencyProblem) -> String {
+        drawing::total_time_chart(&self.strategies).to_svg()
+    }
+
+    fn print_view(&self, problem: &ResidencyProblem) -> Result<()> {
+        let mut table = residency_table();
+        self.strategies.iter().for_each(|report| table.add_row(report.table_cells(problem)));
+        table.print_table()
+    }
+}
+
+fn residency_table() -> Table {
     Table::new(&[
         "strategy",
         ">time to result",
@@ -227,13 +241,4 @@ fn heads() -> Table {
         ">GPUs",
         ">proof",
     ])
-}
-
-/// How long the pipeline takes.
-fn pipeline_us(problem: &Problem) -> Result<f64> {
-    Ok(strategy("pipeline")?.plan(problem, None, &Limit::none())?.total_us)
-}
-
-fn micros(value: f64) -> String {
-    output::milliseconds(value / 1e3)
 }

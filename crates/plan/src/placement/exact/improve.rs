@@ -1,37 +1,39 @@
-//! Better rows of runs from a good one: other orders and choices of nodes, each with its best borders.
+//! Better rows of runs from a good one: other orders and choices of nodes, each with its best
+//! borders.
 
-use super::relaxed::{Run, Space};
-use crate::Limit;
+use super::relaxed::{PlacementRun, RunSpace};
+use crate::SearchLimit;
 
 /// Changes a row of runs as long as one change makes it better.
-pub(super) fn improve(space: &Space<'_>, runs: &[Run], limit: &Limit<'_>) -> Vec<Run> {
+pub(super) fn improve_runs(
+    space: &RunSpace<'_>,
+    runs: &[PlacementRun],
+    limit: &SearchLimit<'_>,
+) -> Vec<PlacementRun> {
     let mut nodes: Vec<usize> = runs.iter().map(|run| run.node).collect();
-    let mut best = space.cost(runs);
-    let mut borders = Borders::new(space);
+    let mut best = space.total_cost(runs);
+    let mut borders = RunBorders::new(space);
     loop {
         let mut better = None;
-        for change in changes(space, &nodes) {
-            let cost = borders.cost(space, &change);
+        for change in neighbouring_rows(space, &nodes) {
+            let cost = borders.least_cost(space, &change);
             if cost < best * (1.0 - 1e-12) {
                 best = cost;
                 better = Some(change);
             }
         }
         match better {
-            Some(change) if !limit.reached() => nodes = change,
-            Some(change) => return borders.runs(space, &change),
+            Some(change) if !limit.is_reached() => nodes = change,
+            Some(change) => return borders.best_runs(space, &change),
             None => break,
         }
     }
-    let found = borders.runs(space, &nodes);
-    match space.cost(&found) < space.cost(runs) {
-        true => found,
-        false => runs.to_vec(),
-    }
+    let found = borders.best_runs(space, &nodes);
+    if space.total_cost(&found) < space.total_cost(runs) { found } else { runs.to_vec() }
 }
 
 /// Rows of nodes that are one change away.
-fn changes(space: &Space<'_>, nodes: &[usize]) -> Vec<Vec<usize>> {
+fn neighbouring_rows(space: &RunSpace<'_>, nodes: &[usize]) -> Vec<Vec<usize>> {
     let mut all = Vec::new();
     let unused: Vec<usize> = (0..space.nodes).filter(|node| !nodes.contains(node)).collect();
     for at in 0..nodes.len() {
@@ -73,28 +75,28 @@ fn changes(space: &Space<'_>, nodes: &[usize]) -> Vec<Vec<usize>> {
 }
 
 /// The best borders between the runs of a given row of nodes.
-struct Borders {
+struct RunBorders {
     /// What the first runs cost together where they end before each layer, one row for each run.
     costs: Vec<f64>,
     firsts: Vec<usize>,
 }
 
-impl Borders {
-    fn new(space: &Space<'_>) -> Self {
+impl RunBorders {
+    fn new(space: &RunSpace<'_>) -> Self {
         let size = (space.nodes + 1) * (space.layers + 1);
         Self { costs: vec![f64::INFINITY; size], firsts: vec![0; size] }
     }
 
-    fn cost(&mut self, space: &Space<'_>, nodes: &[usize]) -> f64 {
+    fn least_cost(&mut self, space: &RunSpace<'_>, nodes: &[usize]) -> f64 {
         let (layers, width) = (space.layers, space.layers + 1);
         let Some(&first) = nodes.first() else { return f64::INFINITY };
         if nodes.len() > layers || nodes.len() > space.nodes {
             return f64::INFINITY;
         }
         self.costs[..width].fill(f64::INFINITY);
-        let start = space.start(first);
-        for end in 1..=space.chain.furthest(first, 0) {
-            self.costs[end] = start + space.chain.run(first, 0, end);
+        let start = space.start_cost(first);
+        for end in 1..=space.chain.furthest_end(first, 0) {
+            self.costs[end] = start + space.chain.run_seconds(first, 0, end);
             self.firsts[end] = 0;
         }
         for (number, pair) in nodes.windows(2).enumerate() {
@@ -106,12 +108,12 @@ impl Borders {
                 if !before.is_finite() {
                     continue;
                 }
-                let entered = before + space.hop(first, from, to);
+                let entered = before + space.hop_cost(first, from, to);
                 if !entered.is_finite() {
                     continue;
                 }
-                for end in first + 1..=space.chain.furthest(to, first) {
-                    let cost = entered + space.chain.run(to, first, end);
+                for end in first + 1..=space.chain.furthest_end(to, first) {
+                    let cost = entered + space.chain.run_seconds(to, first, end);
                     if cost < self.costs[row + end] {
                         self.costs[row + end] = cost;
                         self.firsts[row + end] = first;
@@ -122,8 +124,8 @@ impl Borders {
         self.costs[(nodes.len() - 1) * width + layers]
     }
 
-    fn runs(&mut self, space: &Space<'_>, nodes: &[usize]) -> Vec<Run> {
-        if !self.cost(space, nodes).is_finite() {
+    fn best_runs(&mut self, space: &RunSpace<'_>, nodes: &[usize]) -> Vec<PlacementRun> {
+        if !self.least_cost(space, nodes).is_finite() {
             return Vec::new();
         }
         let width = space.layers + 1;
@@ -131,7 +133,7 @@ impl Borders {
         let mut runs = Vec::with_capacity(nodes.len());
         for (number, &node) in nodes.iter().enumerate().rev() {
             let first = self.firsts[number * width + end];
-            runs.push(Run { node, first });
+            runs.push(PlacementRun { node, first });
             end = first;
         }
         runs.reverse();

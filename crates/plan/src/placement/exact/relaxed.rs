@@ -1,17 +1,19 @@
 //! The bound: a dynamic programme over (layer, node) that forgets where it has been.
 //!
-//! A node's layers are contiguous, so a placement is a row of runs, each on a node of its own, and memory
-//! and storage only say how far a run can go ([`Chain::furthest`]). What is left out here is that no node
-//! has two runs. Where the best row of runs has no node twice, it is the optimum.
+//! A node's layers are contiguous, so a placement is a row of runs, each on a node of its own, and
+//! memory and storage only say how far a run can go ([`LayerChain::furthest_end`]). What is left
+//! out here is that no node has two runs. Where the best row of runs has no node twice, it is the
+//! optimum.
 //!
-//! Where it has, a price on each node (charged for every run there, and taken off once) makes coming
-//! back dear. For any prices, the best row's cost less all prices is a bound; good prices make it tight.
+//! Where it has, a price on each node (charged for every run there, and taken off once) makes
+//! coming back dear. For any prices, the best row's cost less all prices is a bound; good prices
+//! make it tight.
 
-use super::super::landscape::{Chain, Network};
+use super::super::cost_model::{LayerChain, PlacementNetwork};
 
 /// A run of layers on a node: where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct PlacementRun {
     /// Its node.
     pub(super) node: usize,
     /// Its first layer.
@@ -20,9 +22,9 @@ pub(super) struct Run {
 
 /// The moves between nodes, with those that are not allowed made infinitely long.
 #[derive(Debug)]
-pub(super) struct Space<'a> {
-    pub(super) chain: &'a Chain,
-    pub(super) network: &'a Network,
+pub(super) struct RunSpace<'a> {
+    pub(super) chain: &'a LayerChain,
+    pub(super) network: &'a PlacementNetwork,
     pub(super) nodes: usize,
     pub(super) layers: usize,
     /// Seconds per bit, row by row; those beside are infinite where a move is not allowed.
@@ -30,55 +32,57 @@ pub(super) struct Space<'a> {
     beside: Vec<f64>,
 }
 
-impl<'a> Space<'a> {
-    pub(super) fn new(chain: &'a Chain, network: &'a Network) -> Self {
+impl<'a> RunSpace<'a> {
+    pub(super) fn new(chain: &'a LayerChain, network: &'a PlacementNetwork) -> Self {
         let nodes = network.nodes;
         let (mut per_bit, mut beside) =
             (vec![0.0; nodes * nodes], vec![f64::INFINITY; nodes * nodes]);
         for from in 0..nodes {
             for to in (0..nodes).filter(|&to| to != from && network.may_follow(from, to)) {
                 let link = from * nodes + to;
-                (per_bit[link], beside[link]) = network.link(from, to);
+                (per_bit[link], beside[link]) = network.link_seconds(from, to);
             }
         }
         Self { chain, network, nodes, layers: chain.layers, per_bit, beside }
     }
 
-    /// What it costs to go on at a layer on another node; infinite where that is not allowed.
+    /// What a hop to another node before a layer costs; infinite where that is not allowed.
     #[inline]
-    pub(super) fn hop(&self, layer: usize, from: usize, to: usize) -> f64 {
-        match self.beside[from * self.nodes + to].is_finite() {
-            true => self.chain.entry(self.network, layer, from, to),
-            false => f64::INFINITY,
+    pub(super) fn hop_cost(&self, layer: usize, from: usize, to: usize) -> f64 {
+        if self.beside[from * self.nodes + to].is_finite() {
+            self.chain.entry_seconds(self.network, layer, from, to)
+        } else {
+            f64::INFINITY
         }
     }
 
     /// What it costs to bring the input to the first layer.
-    pub(super) fn start(&self, node: usize) -> f64 {
-        match node == self.network.input {
-            true => 0.0,
-            false => self.chain.entry(self.network, 0, self.network.input, node),
+    pub(super) fn start_cost(&self, node: usize) -> f64 {
+        if node == self.network.input {
+            0.0
+        } else {
+            self.chain.entry_seconds(self.network, 0, self.network.input, node)
         }
     }
 
     /// What a row of runs costs.
-    pub(super) fn cost(&self, runs: &[Run]) -> f64 {
+    pub(super) fn total_cost(&self, runs: &[PlacementRun]) -> f64 {
         let Some(first) = runs.first() else { return f64::INFINITY };
         let ends = runs.iter().skip(1).map(|run| run.first).chain([self.layers]);
-        let mut total = self.start(first.node);
+        let mut total = self.start_cost(first.node);
         let mut before: Option<usize> = None;
         for (run, end) in runs.iter().zip(ends) {
             if let Some(before) = before {
-                total += self.hop(run.first, before, run.node);
+                total += self.hop_cost(run.first, before, run.node);
             }
-            total += self.chain.run(run.node, run.first, end);
+            total += self.chain.run_seconds(run.node, run.first, end);
             before = Some(run.node);
         }
         total
     }
 
     /// The node of each layer.
-    pub(super) fn spread(&self, runs: &[Run]) -> Vec<usize> {
+    pub(super) fn layer_nodes(&self, runs: &[PlacementRun]) -> Vec<usize> {
         let ends = runs.iter().skip(1).map(|run| run.first).chain([self.layers]);
         let runs = runs.iter().zip(ends);
         runs.flat_map(|(run, end)| std::iter::repeat_n(run.node, end - run.first)).collect()
@@ -87,7 +91,7 @@ impl<'a> Space<'a> {
 
 /// What the rest costs at least, from everywhere.
 #[derive(Debug)]
-pub(super) struct Relaxed {
+pub(super) struct RelaxedBound {
     nodes: usize,
     /// From a run that starts with a layer on a node, without that node's price: layer by layer.
     from: Vec<f64>,
@@ -99,9 +103,9 @@ pub(super) struct Relaxed {
     next: Vec<usize>,
 }
 
-impl Relaxed {
+impl RelaxedBound {
     /// Solves the programme with a price for each node.
-    pub(super) fn new(space: &Space<'_>, prices: &[f64]) -> Self {
+    pub(super) fn new(space: &RunSpace<'_>, prices: &[f64]) -> Self {
         let (layers, nodes) = (space.layers, space.nodes);
         let mut this = Self {
             nodes,
@@ -111,18 +115,18 @@ impl Relaxed {
             next: vec![usize::MAX; (layers + 1) * nodes],
         };
         this.after[layers * nodes..].fill(0.0);
-        this.solve(space, prices);
+        this.solve_with_prices(space, prices);
         this
     }
 
     /// Solves it again with other prices.
-    pub(super) fn solve(&mut self, space: &Space<'_>, prices: &[f64]) {
+    pub(super) fn solve_with_prices(&mut self, space: &RunSpace<'_>, prices: &[f64]) {
         let (layers, nodes) = (space.layers, space.nodes);
         let mut with_price = vec![0.0; nodes];
         for layer in (0..layers).rev() {
             for node in 0..nodes {
-                let before = space.chain.before(node);
-                let furthest = space.chain.furthest(node, layer);
+                let before = space.chain.seconds_before(node);
+                let furthest = space.chain.furthest_end(node, layer);
                 let (mut best, mut end) = (f64::INFINITY, layer);
                 for at in layer + 1..=furthest {
                     let value = before[at] + self.after[at * nodes + node];
@@ -163,47 +167,51 @@ impl Relaxed {
 
     /// The rest from a run that starts there, that node's price not included.
     #[inline]
-    pub(super) fn from(&self, layer: usize, node: usize) -> f64 {
+    pub(super) fn cost_from(&self, layer: usize, node: usize) -> f64 {
         self.from[layer * self.nodes + node]
     }
 
     /// The rest after a run that ends there.
     #[inline]
-    pub(super) fn after(&self, layer: usize, node: usize) -> f64 {
+    pub(super) fn cost_after(&self, layer: usize, node: usize) -> f64 {
         self.after[layer * self.nodes + node]
     }
 
     /// The best row of runs and its cost with prices; none where there is no way through.
-    pub(super) fn best(&self, space: &Space<'_>, prices: &[f64]) -> Option<(Vec<Run>, f64)> {
-        let start = |node: usize| space.start(node) + prices[node] + self.from(0, node);
+    pub(super) fn best_runs(
+        &self,
+        space: &RunSpace<'_>,
+        prices: &[f64],
+    ) -> Option<(Vec<PlacementRun>, f64)> {
+        let start = |node: usize| space.start_cost(node) + prices[node] + self.cost_from(0, node);
         let node = (0..self.nodes).min_by(|&a, &b| start(a).total_cmp(&start(b)))?;
         let cost = start(node);
         if !cost.is_finite() {
             return None;
         }
-        let mut runs = vec![Run { node, first: 0 }];
-        while let Some(&Run { node, first }) = runs.last() {
+        let mut runs = vec![PlacementRun { node, first: 0 }];
+        while let Some(&PlacementRun { node, first }) = runs.last() {
             let end = self.end[first * self.nodes + node];
             if end >= space.layers {
                 break;
             }
-            runs.push(Run { node: self.next[end * self.nodes + node], first: end });
+            runs.push(PlacementRun { node: self.next[end * self.nodes + node], first: end });
         }
         Some((runs, cost))
     }
 }
 
 /// How many layers can be placed at all, forgetting that no node has two runs.
-pub(super) fn placeable(space: &Space<'_>) -> usize {
+pub(super) fn relaxed_placeable_layers(space: &RunSpace<'_>) -> usize {
     let (layers, nodes) = (space.layers, space.nodes);
     let mut open = vec![false; (layers + 1) * nodes];
     for node in 0..nodes {
-        open[node] = space.start(node).is_finite();
+        open[node] = space.start_cost(node).is_finite();
     }
     let mut reached = 0;
     for layer in 0..layers {
         for node in (0..nodes).filter(|&node| open[layer * nodes + node]).collect::<Vec<_>>() {
-            let furthest = space.chain.furthest(node, layer);
+            let furthest = space.chain.furthest_end(node, layer);
             reached = reached.max(furthest);
             for end in (layer + 1..=furthest).filter(|&end| end < layers) {
                 for to in 0..nodes {

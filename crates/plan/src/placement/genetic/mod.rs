@@ -1,18 +1,19 @@
 //! `genetic`: plans that compete, mix and change (section 6.2, table 6.4, Algorithms 6.1 to 6.3).
 
 mod borders;
-mod judge;
+mod fitness;
 mod operators;
 
 use tessera_core::{Error, Random, Result};
 
-use super::landscape::{Landscape, Occupied};
-use super::strategy::{Options, Proposal, Strategy};
+use super::cost_model::{OccupiedNodes, PlacementCostModel};
+use super::strategy::{PlacementOptions, PlacementProposal, PlacementStrategy};
+use crate::Strategy;
 use borders::best_borders;
-use judge::Judge;
+use fitness::FitnessFunction;
 use operators::{
-    below, enforce_adjacency, enforce_tiers, happens, random_genes, random_runs, run_mutation,
-    tail_crossover, uniform_crossover, uniform_mutation,
+    enforce_adjacency, enforce_tiers, happens_by_chance, random_below, random_genes, random_runs,
+    run_mutation, tail_crossover, uniform_crossover, uniform_mutation,
 };
 
 /// Nodes that are tried beside those of a plan that gets the best borders.
@@ -20,7 +21,7 @@ const ADDED: usize = 2;
 
 /// A genetic algorithm.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Genetic {
+pub struct GeneticPlacement {
     /// How many chromosomes there are.
     pub population: usize,
     /// How many compete for each place in the next generation.
@@ -41,79 +42,87 @@ pub struct Genetic {
     pub runs: bool,
     /// Share of chromosomes in which a run changes, where they are taken as such.
     pub run_mutation: f64,
-    /// How many of the fittest get the best borders in each generation, where they are taken as such.
+    /// How many of the fittest get the best borders in each generation, where they are taken as
+    /// such.
     pub improved: usize,
 }
 
-impl Default for Genetic {
-    fn default() -> Self {
-        // The smallest that found the optimum of all of 87 problems with each of 5 to 20 seeds is
-        // a third of this.
-        Self {
-            population: 300,
-            patience: 30,
-            runs: true,
-            run_mutation: 0.4,
-            improved: 32,
-            ..Self::thesis()
-        }
-    }
-}
-
-impl Genetic {
+impl GeneticPlacement {
     /// The algorithm of the thesis, without additions.
-    pub fn thesis() -> Self {
-        Self {
-            population: 1000,
-            tournament: 3,
-            crossover: 0.8,
-            crossover_genes: 0.5,
-            mutation: 0.02,
-            mutation_genes: 0.5,
-            patience: 10,
-            generations: 1000,
-            runs: false,
-            run_mutation: 0.0,
-            improved: 0,
-        }
+    pub const THESIS: Self = Self {
+        population: 1000,
+        tournament: 3,
+        crossover: 0.8,
+        crossover_genes: 0.5,
+        mutation: 0.02,
+        mutation_genes: 0.5,
+        patience: 10,
+        generations: 1000,
+        runs: false,
+        run_mutation: 0.0,
+        improved: 0,
+    };
+
+    /// With runs of layers. The smallest population that found the optimum of all of 87 problems
+    /// with each of 5 to 20 seeds is a third of this.
+    pub const DEFAULT: Self = Self {
+        population: 300,
+        patience: 30,
+        runs: true,
+        run_mutation: 0.4,
+        improved: 32,
+        ..Self::THESIS
+    };
+}
+
+impl Default for GeneticPlacement {
+    fn default() -> Self {
+        Self::DEFAULT
     }
 }
 
-impl Strategy for Genetic {
+impl Strategy for GeneticPlacement {
     fn name(&self) -> &str {
         if self.runs { "genetic" } else { "genetic-thesis" }
     }
 
-    fn about(&self) -> &str {
-        match self.runs {
-            true => {
-                "plans that compete, mix and change, the fittest with the best borders for their nodes"
-            }
-            false => "the genetic algorithm as the thesis has it (table 6.4), for comparison",
+    fn one_line_summary(&self) -> &str {
+        if self.runs {
+            "plans that compete, mix and change, the fittest with the best borders for their nodes"
+        } else {
+            "the genetic algorithm as the thesis has it (table 6.4), for comparison"
         }
     }
+}
 
-    fn propose(&self, landscape: &Landscape<'_>, options: &Options<'_>) -> Result<Proposal> {
-        for (number, chain) in landscape.chains.iter().enumerate() {
+impl PlacementStrategy for GeneticPlacement {
+    fn propose_placement(
+        &self,
+        cost_model: &PlacementCostModel<'_>,
+        options: &PlacementOptions<'_>,
+    ) -> Result<PlacementProposal> {
+        for (number, chain) in cost_model.chains.iter().enumerate() {
             let nowhere = (0..chain.layers).find(|&layer| {
-                (0..landscape.network.nodes).all(|node| chain.furthest(node, layer) == layer)
+                (0..cost_model.network.nodes).all(|node| chain.furthest_end(node, layer) == layer)
             });
             if let Some(layer) = nowhere {
-                return Err(landscape.does_not_fit(number, layer).within(self.name()));
+                return Err(cost_model.does_not_fit(number, layer).with_context(self.name()));
             }
         }
-        let mut evolution = Evolution::new(self, landscape, options.seed);
+        let mut evolution = Evolution::new(self, cost_model, options.seed);
         let mut generation = 0;
         let mut stale = 0;
-        while generation < self.generations && stale < self.patience && !options.limit.reached() {
+        while generation < self.generations && stale < self.patience && !options.limit.is_reached()
+        {
             generation += 1;
-            match evolution.next_generation() {
-                true => stale = 0,
-                false => stale += 1,
+            if evolution.next_generation() {
+                stale = 0;
+            } else {
+                stale += 1;
             }
         }
         let fittest = &evolution.fittest;
-        if !evolution.judge.valid(fittest.fitness) {
+        if !evolution.fitness_function.is_valid_fitness(fittest.fitness) {
             return Err(Error::invalid(format!(
                 "{}: no plan in {generation} generations of {} met the constraints; exact can tell whether there is one",
                 self.name(),
@@ -121,13 +130,13 @@ impl Strategy for Genetic {
             )));
         }
         let mut rest = &fittest.genes[..];
-        let mut nodes = Vec::with_capacity(landscape.chains.len());
-        for chain in &landscape.chains {
+        let mut nodes = Vec::with_capacity(cost_model.chains.len());
+        for chain in &cost_model.chains {
             let (genes, others) = rest.split_at(chain.layers);
             nodes.push(genes.to_vec());
             rest = others;
         }
-        Ok(Proposal { nodes, bound_seconds: None, front: Vec::new() })
+        Ok(PlacementProposal { nodes, bound_seconds: None, front: Vec::new() })
     }
 }
 
@@ -140,9 +149,9 @@ struct Chromosome {
 
 /// A population and what changes it.
 struct Evolution<'a> {
-    settings: &'a Genetic,
-    landscape: &'a Landscape<'a>,
-    judge: Judge<'a>,
+    settings: &'a GeneticPlacement,
+    cost_model: &'a PlacementCostModel<'a>,
+    fitness_function: FitnessFunction<'a>,
     random: Random,
     population: Vec<Chromosome>,
     /// The best so far.
@@ -152,29 +161,34 @@ struct Evolution<'a> {
 }
 
 impl<'a> Evolution<'a> {
-    fn new(settings: &'a Genetic, landscape: &'a Landscape<'a>, seed: u64) -> Self {
+    fn new(
+        settings: &'a GeneticPlacement,
+        cost_model: &'a PlacementCostModel<'a>,
+        seed: u64,
+    ) -> Self {
         let mut random = Random::new(seed);
-        let mut judge = Judge::new(landscape, settings.runs);
-        let length = landscape.chains.iter().map(|chain| chain.layers).sum();
-        let network = &landscape.network;
+        let mut fitness_function = FitnessFunction::new(cost_model, settings.runs);
+        let length = cost_model.chains.iter().map(|chain| chain.layers).sum();
+        let network = &cost_model.network;
         let mut population = Vec::with_capacity(settings.population.max(2));
         while population.len() < settings.population.max(2) {
             let mut genes = vec![0; length];
             let mut rest = &mut genes[..];
-            for chain in &landscape.chains {
+            for chain in &cost_model.chains {
                 let (own, others) = rest.split_at_mut(chain.layers);
-                match settings.runs {
-                    true => random_runs(&mut random, network, own),
-                    false => random_genes(&mut random, network.nodes, own),
+                if settings.runs {
+                    random_runs(&mut random, network, own);
+                } else {
+                    random_genes(&mut random, network.nodes, own);
                 }
                 rest = others;
             }
-            let fitness = judge.fitness(&genes);
+            let fitness = fitness_function.fitness_of(&genes);
             population.push(Chromosome { genes, fitness });
         }
-        let fittest = population[best(&population)].clone();
+        let fittest = population[fittest_index(&population)].clone();
         let last = vec![0; network.nodes];
-        Self { settings, landscape, judge, random, population, fittest, last }
+        Self { settings, cost_model, fitness_function, random, population, fittest, last }
     }
 
     /// Whether the next generation has a fitter one than all before.
@@ -182,7 +196,7 @@ impl<'a> Evolution<'a> {
         let mut next: Vec<Chromosome> = (0..self.population.len())
             .map(|_| {
                 let drawn = (0..self.settings.tournament.max(1))
-                    .map(|_| below(&mut self.random, self.population.len()));
+                    .map(|_| random_below(&mut self.random, self.population.len()));
                 let winner = drawn.min_by(|&one, &other| {
                     self.population[one].fitness.total_cmp(&self.population[other].fitness)
                 });
@@ -191,20 +205,20 @@ impl<'a> Evolution<'a> {
             .collect();
         for pair in next.chunks_exact_mut(2) {
             if let [one, other] = pair
-                && happens(&mut self.random, self.settings.crossover)
+                && happens_by_chance(&mut self.random, self.settings.crossover)
             {
-                self.cross(&mut one.genes, &mut other.genes);
+                self.cross_over(&mut one.genes, &mut other.genes);
             }
         }
         for chromosome in &mut next {
             self.mutate_and_repair(&mut chromosome.genes);
-            chromosome.fitness = self.judge.fitness(&chromosome.genes);
+            chromosome.fitness = self.fitness_function.fitness_of(&chromosome.genes);
         }
         self.population = next;
         if self.settings.runs {
-            self.improve();
+            self.improve_fittest();
         }
-        let fittest = &self.population[best(&self.population)];
+        let fittest = &self.population[fittest_index(&self.population)];
         let fitter = fittest.fitness < self.fittest.fitness;
         if fitter {
             self.fittest = fittest.clone();
@@ -212,31 +226,31 @@ impl<'a> Evolution<'a> {
         fitter
     }
 
-    fn cross(&mut self, one: &mut [usize], other: &mut [usize]) {
+    fn cross_over(&mut self, one: &mut [usize], other: &mut [usize]) {
         let mut offset = 0;
-        for chain in &self.landscape.chains {
+        for chain in &self.cost_model.chains {
             let genes = offset..offset + chain.layers;
             let (one, other) = (&mut one[genes.clone()], &mut other[genes]);
-            match self.settings.runs && self.random.below(2) == 0 {
-                true => tail_crossover(&mut self.random, one, other),
-                false => {
-                    uniform_crossover(&mut self.random, self.settings.crossover_genes, one, other);
-                }
+            if self.settings.runs && self.random.next_below(2) == 0 {
+                tail_crossover(&mut self.random, one, other);
+            } else {
+                uniform_crossover(&mut self.random, self.settings.crossover_genes, one, other);
             }
             offset += chain.layers;
         }
     }
 
     fn mutate_and_repair(&mut self, genes: &mut [usize]) {
-        let network = &self.landscape.network;
-        if happens(&mut self.random, self.settings.mutation) {
+        let network = &self.cost_model.network;
+        if happens_by_chance(&mut self.random, self.settings.mutation) {
             let share = self.settings.mutation_genes;
             uniform_mutation(&mut self.random, share, network.nodes, genes);
         }
-        let changes = self.settings.runs && happens(&mut self.random, self.settings.run_mutation);
-        let changed = below(&mut self.random, self.landscape.chains.len());
+        let changes =
+            self.settings.runs && happens_by_chance(&mut self.random, self.settings.run_mutation);
+        let changed = random_below(&mut self.random, self.cost_model.chains.len());
         let mut rest = genes;
-        for (number, chain) in self.landscape.chains.iter().enumerate() {
+        for (number, chain) in self.cost_model.chains.iter().enumerate() {
             let (genes, others) = rest.split_at_mut(chain.layers);
             if changes && number == changed {
                 run_mutation(&mut self.random, network.nodes, genes);
@@ -248,7 +262,7 @@ impl<'a> Evolution<'a> {
     }
 
     /// Gives the fittest the best borders for their nodes, and brings back the best so far.
-    fn improve(&mut self) {
+    fn improve_fittest(&mut self) {
         let mut order: Vec<usize> = (0..self.population.len()).collect();
         order.sort_by(|&one, &other| {
             self.population[one].fitness.total_cmp(&self.population[other].fitness)
@@ -263,7 +277,7 @@ impl<'a> Evolution<'a> {
                 continue;
             }
             let mut better = self.population[at].clone();
-            for model in 0..self.landscape.chains.len() {
+            for model in 0..self.cost_model.chains.len() {
                 self.improve_model(&mut better, model);
             }
             improved.push(better);
@@ -275,48 +289,48 @@ impl<'a> Evolution<'a> {
     }
 
     fn improve_model(&mut self, chromosome: &mut Chromosome, model: usize) {
-        let (landscape, network) = (self.landscape, &self.landscape.network);
-        let offset: usize = landscape.chains[..model].iter().map(|chain| chain.layers).sum();
-        let chain = &landscape.chains[model];
+        let (cost_model, network) = (self.cost_model, &self.cost_model.network);
+        let offset: usize = cost_model.chains[..model].iter().map(|chain| chain.layers).sum();
+        let chain = &cost_model.chains[model];
         let genes = offset..offset + chain.layers;
         let mut row: Vec<usize> = chromosome.genes[genes.clone()].to_vec();
         row.dedup();
         // A few more nodes to choose from; the best borders leave out those that don't help.
         for _ in 0..ADDED {
-            let node = below(&mut self.random, network.nodes);
+            let node = random_below(&mut self.random, network.nodes);
             if row.contains(&node) {
                 continue;
             }
             let tier = network.tiers[node];
             let low = row.iter().take_while(|&&other| network.tiers[other] < tier).count();
             let high = row.iter().take_while(|&&other| network.tiers[other] <= tier).count();
-            row.insert(low + below(&mut self.random, high - low + 1), node);
+            row.insert(low + random_below(&mut self.random, high - low + 1), node);
         }
-        let beside = (landscape.chains.len() > 1).then(|| {
-            let mut occupied = Occupied::nothing(network.nodes);
+        let beside = (cost_model.chains.len() > 1).then(|| {
+            let mut occupied = OccupiedNodes::empty(network.nodes);
             let mut offset = 0;
-            for (number, other) in landscape.chains.iter().enumerate() {
+            for (number, other) in cost_model.chains.iter().enumerate() {
                 if number != model {
                     let nodes = &chromosome.genes[offset..offset + other.layers];
-                    occupied.add(&landscape.models[number], nodes);
+                    occupied.add_model(&cost_model.models[number], nodes);
                 }
                 offset += other.layers;
             }
-            landscape.beside(model, &occupied)
+            cost_model.chain_beside(model, &occupied)
         });
         let Some(better) = best_borders(beside.as_ref().unwrap_or(chain), network, &row) else {
             return;
         };
         let mut changed = chromosome.genes.clone();
         changed[genes].copy_from_slice(&better);
-        let fitness = self.judge.fitness(&changed);
+        let fitness = self.fitness_function.fitness_of(&changed);
         if fitness < chromosome.fitness {
             *chromosome = Chromosome { genes: changed, fitness };
         }
     }
 }
 
-fn best(population: &[Chromosome]) -> usize {
+fn fittest_index(population: &[Chromosome]) -> usize {
     let order = |&one: &usize, &other: &usize| {
         population[one].fitness.total_cmp(&population[other].fitness)
     };

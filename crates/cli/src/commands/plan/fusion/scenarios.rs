@@ -1,77 +1,95 @@
 //! Scenarios: the same tasks in other numbers, next to what was published about them.
 
+use crate::commands::plan::outline::{PlanView, PlannerCommand};
 use serde::Serialize;
 use tessera_core::Result;
-use tessera_plan::sharing::{Agreement, Problem, Scenario, Strategy, mean_path_sharing_percent};
+use tessera_plan::sharing::{
+    Agreement, SharingProblem, SharingScenario, SharingStrategy, mean_path_sharing_percent,
+};
+use tessera_report::picture::bars::BarChart;
+use tessera_report::{Table, format_megabytes, output};
 
-use super::{Report, percent, reports, traditional};
+use super::{FusionReport, choose_sharing_strategy, format_saving, traditional_memory};
 use crate::arguments::plan::fusion::FusionArguments;
-use crate::output::{self, Table};
-use crate::picture::bars::Bars;
-use crate::problem_file;
 
 /// A scenario with the plans of each strategy.
 #[derive(Serialize)]
 struct ScenarioReport {
     scenario: String,
     mean_path_sharing_percent: Option<f64>,
-    strategies: Vec<Report>,
+    strategies: Vec<FusionReport>,
     note: Option<String>,
 }
 
-/// Each scenario, next to what was published about it.
-pub(super) fn compare(
-    arguments: &FusionArguments,
-    problem: &Problem,
-    chosen: &[Strategy],
-) -> Result<()> {
-    #[derive(Serialize)]
-    struct Scenarios {
-        scenarios: Vec<ScenarioReport>,
-        published: usize,
-        agreeing: usize,
-    }
+/// All scenarios with the plans of some strategies.
+#[derive(Serialize)]
+struct ScenarioComparison {
+    scenarios: Vec<ScenarioReport>,
+    published: usize,
+    agreeing: usize,
+    #[serde(skip)]
+    chosen: Vec<SharingStrategy>,
+}
 
-    let bar = output::progress(problem.scenarios.len() as u64, "planning");
+/// Each scenario, next to what was published about it.
+pub(super) fn compare_all(
+    arguments: &FusionArguments,
+    problem: &SharingProblem,
+    wanted: &str,
+) -> Result<()> {
+    let chosen = match wanted {
+        "all" => SharingStrategy::ALL.to_vec(),
+        name => vec![choose_sharing_strategy(name)?],
+    };
+    let bar = output::progress_bar(problem.scenarios.len() as u64, "planning");
     let mut scenarios = Vec::with_capacity(problem.scenarios.len());
     for scenario in &problem.scenarios {
-        scenarios.push(in_scenario(arguments, problem, scenario, chosen)?);
+        scenarios.push(plan_scenario(arguments, problem, scenario, &chosen)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
-    if let Some(file) = &arguments.svg {
-        problem_file::write(file, &memory_by_scenario(&scenarios, chosen).svg())?;
+    let (published, agreeing) = count_agreements(&scenarios);
+    let comparison = ScenarioComparison { scenarios, published, agreeing, chosen };
+    arguments.plan_output().show_view(problem, &comparison)
+}
+
+impl PlanView<SharingProblem> for ScenarioComparison {
+    fn draw_svg(&self, _problem: &SharingProblem) -> String {
+        memory_by_scenario(&self.scenarios, &self.chosen).to_svg()
     }
-    let (published, agreeing) = agreement(&scenarios);
-    if arguments.json {
-        return output::print_json(&Scenarios { scenarios, published, agreeing });
-    }
-    for scenario in &scenarios {
-        scenario.print()?;
-        output::print("")?;
-    }
-    match published {
-        0 => Ok(()),
-        _ => output::print(&format!(
-            "{agreeing} of {published} published figures agree to the digit; see the notes for the others"
-        )),
+
+    fn print_view(&self, _problem: &SharingProblem) -> Result<()> {
+        for scenario in &self.scenarios {
+            scenario.print_scenario()?;
+            output::print_line("")?;
+        }
+        let (agreeing, published) = (self.agreeing, self.published);
+        match published {
+            0 => Ok(()),
+            _ => output::print_line(&format!(
+                "{agreeing} of {published} published figures agree to the digit; see the notes for the others"
+            )),
+        }
     }
 }
 
-fn in_scenario(
+fn plan_scenario(
     arguments: &FusionArguments,
-    problem: &Problem,
-    scenario: &Scenario,
-    chosen: &[Strategy],
+    problem: &SharingProblem,
+    scenario: &SharingScenario,
+    chosen: &[SharingStrategy],
 ) -> Result<ScenarioReport> {
     let problem = problem.in_scenario(scenario);
-    let traditional = traditional(&problem)?;
-    let mut strategies = reports(arguments, &problem, chosen, None)?;
+    let traditional = traditional_memory(&problem)?;
+    let mut strategies = chosen
+        .iter()
+        .map(|strategy| arguments.plan_with(&problem, None, strategy.name()))
+        .collect::<Result<Vec<_>>>()?;
     for report in &mut strategies {
         report.published = scenario.published.get(report.strategy.name()).copied();
         let published = report.published.as_ref();
         report.agreement =
-            published.map(|published| published.agreement(&report.plan.memory, &traditional));
+            published.map(|published| published.compare_with(&report.plan.memory, &traditional));
     }
     Ok(ScenarioReport {
         scenario: scenario.name.clone(),
@@ -82,7 +100,7 @@ fn in_scenario(
 }
 
 /// How many figures were published, and how many of them are ours.
-fn agreement(scenarios: &[ScenarioReport]) -> (usize, usize) {
+fn count_agreements(scenarios: &[ScenarioReport]) -> (usize, usize) {
     let reports = scenarios.iter().flat_map(|scenario| &scenario.strategies);
     reports.fold((0, 0), |(all, ours), report| match (report.published, report.agreement) {
         (Some(published), Some(agreement)) => {
@@ -96,10 +114,10 @@ fn agreement(scenarios: &[ScenarioReport]) -> (usize, usize) {
 }
 
 impl ScenarioReport {
-    fn print(&self) -> Result<()> {
+    fn print_scenario(&self) -> Result<()> {
         let sharing = self.mean_path_sharing_percent;
         let sharing = sharing.map(|sharing| format!(", {sharing:.1}% of paths shared"));
-        output::print(&format!("{}{}", self.scenario, sharing.unwrap_or_default()))?;
+        output::print_line(&format!("{}{}", self.scenario, sharing.unwrap_or_default()))?;
         let mut table = Table::new(&[
             "strategy",
             ">processes",
@@ -120,45 +138,41 @@ impl ScenarioReport {
                 Agreement { .. } if published.is_some_and(|it| it.saving_percent.is_none()) => "no",
                 Agreement { .. } => "saving only",
             });
-            table.row([
+            table.add_row([
                 report.strategy.to_string(),
                 report.plan.memory.processes.to_string(),
                 format!("{:.2}", report.hops),
-                megabytes(report.plan.memory.total_bytes),
-                published.map_or("-".to_owned(), |published| megabytes(published.bytes)),
-                percent(report.saving_percent),
-                percent(published.and_then(|published| published.saving_percent)),
+                format_megabytes(report.plan.memory.total_bytes, 0),
+                published.map_or("-".to_owned(), |published| format_megabytes(published.bytes, 0)),
+                format_saving(report.saving_percent),
+                format_saving(published.and_then(|published| published.saving_percent)),
                 agrees.unwrap_or("-").to_owned(),
-                report.proof(),
+                report.proof_text(),
             ]);
         }
-        table.print()?;
+        table.print_table()?;
         match &self.note {
-            Some(note) => output::print(note.trim()),
+            Some(note) => output::print_line(note.trim()),
             None => Ok(()),
         }
     }
 }
 
 /// What each strategy takes in each scenario.
-fn memory_by_scenario(scenarios: &[ScenarioReport], chosen: &[Strategy]) -> Bars {
+fn memory_by_scenario(scenarios: &[ScenarioReport], chosen: &[SharingStrategy]) -> BarChart {
     // Six colours can be told apart; the two with one process hardly differ.
-    let is_drawn = |strategy: &Strategy| chosen.len() == 1 || *strategy != Strategy::OneProcess;
+    let is_drawn =
+        |strategy: &SharingStrategy| chosen.len() == 1 || *strategy != SharingStrategy::OneProcess;
     let drawn = chosen.iter().enumerate().filter(|(_, strategy)| is_drawn(strategy));
     let series = drawn.map(|(number, strategy)| {
         let reports = scenarios.iter().filter_map(|scenario| scenario.strategies.get(number));
         let figures = reports.map(|report| report.plan.memory.total_bytes / 1e6);
         (strategy.to_string(), figures.collect())
     });
-    Bars {
+    BarChart {
         title: "Memory by scenario and strategy".to_owned(),
         y_label: "memory (MB)".to_owned(),
         groups: scenarios.iter().map(|scenario| scenario.scenario.clone()).collect(),
         series: series.collect(),
     }
-}
-
-/// Whole megabytes, as tables of memory are printed.
-fn megabytes(value: f64) -> String {
-    format!("{:.0} MB", value / 1e6)
 }

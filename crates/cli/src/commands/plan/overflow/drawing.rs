@@ -1,22 +1,22 @@
 //! Pictures of plans: what the devices do when, and how long the plans take.
 
-use tessera_plan::overflow::{Copied, Device, Problem};
+use tessera_plan::overflow::{ExecutedCopy, OverflowDevice, OverflowProblem};
+use tessera_report::picture::bars::BarChart;
+use tessera_report::picture::gantt::{GanttBar, GanttChart, GanttKind, GanttRow, GanttStyle};
 
-use super::{Compared, Report, micros};
-use crate::picture::bars::Bars;
-use crate::picture::gantt::{Bar, Gantt, Kind, Row, Style};
+use super::{ComparedOverflow, OverflowReport, format_block_time};
 
 /// Most rows for copies of one direction in the picture.
 const LANES: usize = 6;
 
 /// How long the plan of each strategy takes.
-pub(super) fn makespans(compared: &[Compared]) -> Bars {
+pub(super) fn makespan_chart(compared: &[ComparedOverflow]) -> BarChart {
     let planned = compared.iter().filter_map(|compared| match compared {
-        Compared::Planned(report) => Some((report.strategy.clone(), report.makespan_us)),
-        Compared::Failed { .. } => None,
+        ComparedOverflow::Planned(report) => Some((report.strategy.clone(), report.makespan_us)),
+        ComparedOverflow::Failed { .. } => None,
     });
     let (groups, times) = planned.unzip();
-    Bars {
+    BarChart {
         title: "Overflow to the CPU: makespan by strategy".to_owned(),
         y_label: "makespan (µs)".to_owned(),
         groups,
@@ -25,48 +25,48 @@ pub(super) fn makespans(compared: &[Compared]) -> Bars {
 }
 
 /// What the devices do when.
-pub(super) fn gantt(problem: &Problem, report: &Report) -> Gantt {
+pub(super) fn overflow_gantt(problem: &OverflowProblem, report: &OverflowReport) -> GanttChart {
     let (unit, scale) = if report.makespan_us >= 10_000.0 { ("ms", 1e-3) } else { ("µs", 1.0) };
-    let bar = |start: f64, end: f64, label: String, kind: usize| Bar {
+    let bar = |start: f64, end: f64, label: String, kind: usize| GanttBar {
         start: start * scale,
         end: end * scale,
         label,
         kind,
     };
-    let mut rows: Vec<Row> = Vec::new();
-    for device in Device::ALL {
+    let mut rows: Vec<GanttRow> = Vec::new();
+    for device in OverflowDevice::ALL {
         let blocks = problem.blocks.iter().zip(&report.run.blocks);
         let here = blocks.filter(|(_, executed)| executed.device == device);
         let bars = here.map(|(block, executed)| {
             bar(executed.start_us, executed.end_us, block.name.clone(), 0)
         });
-        rows.push(Row { name: device.to_string(), bars: bars.collect() });
+        rows.push(GanttRow { name: device.to_string(), bars: bars.collect() });
     }
-    for device in [Device::Gpu, Device::Cpu] {
+    for device in [OverflowDevice::Gpu, OverflowDevice::Cpu] {
         let copies = report.run.copies.iter().filter(|copy| copy.device == device);
-        for (lane, copies) in lanes(copies).into_iter().enumerate() {
+        for (lane, copies) in copy_lanes(copies).into_iter().enumerate() {
             let bars = copies
                 .into_iter()
                 .map(|copy| bar(copy.start_us, copy.end_us, copy_label(problem, copy), 1));
             let name = if lane == 0 { format!("copies to {device}") } else { String::new() };
-            rows.push(Row { name, bars: bars.collect() });
+            rows.push(GanttRow { name, bars: bars.collect() });
         }
     }
-    let kind = |name: &str, style| Kind { name: name.to_owned(), style };
-    Gantt {
-        title: format!("{}: {}", report.strategy, micros(report.makespan_us)),
+    let kind = |name: &str, style| GanttKind { name: name.to_owned(), style };
+    GanttChart {
+        title: format!("{}: {}", report.strategy, format_block_time(report.makespan_us)),
         unit,
         rows,
-        kinds: vec![kind("block", Style::First), kind("copy", Style::Second)],
+        kinds: vec![kind("block", GanttStyle::First), kind("copy", GanttStyle::Second)],
     }
 }
 
 /// Copies, by when they begin, in rows in which none covers another; at least one row.
-fn lanes<'a>(copies: impl Iterator<Item = &'a Copied>) -> Vec<Vec<&'a Copied>> {
-    let mut lanes: Vec<Vec<&Copied>> = vec![Vec::new()];
+fn copy_lanes<'a>(copies: impl Iterator<Item = &'a ExecutedCopy>) -> Vec<Vec<&'a ExecutedCopy>> {
+    let mut lanes: Vec<Vec<&ExecutedCopy>> = vec![Vec::new()];
     for copy in copies {
         let is_free =
-            |lane: &Vec<&Copied>| lane.last().is_none_or(|last| last.end_us <= copy.start_us);
+            |lane: &Vec<&ExecutedCopy>| lane.last().is_none_or(|last| last.end_us <= copy.start_us);
         match lanes.iter().position(is_free) {
             Some(lane) => lanes[lane].push(copy),
             None if lanes.len() < LANES => lanes.push(vec![copy]),
@@ -77,7 +77,7 @@ fn lanes<'a>(copies: impl Iterator<Item = &'a Copied>) -> Vec<Vec<&'a Copied>> {
     lanes
 }
 
-fn copy_label(problem: &Problem, copy: &Copied) -> String {
+fn copy_label(problem: &OverflowProblem, copy: &ExecutedCopy) -> String {
     let name = |block: Option<usize>, none: &str| {
         let block = block.and_then(|block| problem.blocks.get(block));
         block.map_or(none.to_owned(), |block| block.name.clone())

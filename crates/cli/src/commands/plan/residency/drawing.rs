@@ -1,10 +1,11 @@
 //! Pictures of plans: what the GPUs do when, and how long the plans take.
 
-use tessera_plan::residency::{Problem, Residency};
+use tessera_plan::residency::{Residency, ResidencyProblem};
+use tessera_report::format_microseconds;
+use tessera_report::picture::bars::BarChart;
+use tessera_report::picture::gantt::{GanttBar, GanttChart, GanttKind, GanttRow, GanttStyle};
 
-use super::{Report, micros};
-use crate::picture::bars::Bars;
-use crate::picture::gantt::{Bar, Gantt, Kind, Row, Style};
+use super::ResidencyReport;
 
 /// The kinds of bars, by their places in the legend.
 const LOADED: usize = 0;
@@ -14,9 +15,10 @@ const FORWARD: usize = 3;
 const STALL: usize = 4;
 
 /// How long the plan of each strategy takes.
-pub(super) fn totals(reports: &[Report]) -> Bars {
-    let part = |time: fn(&Report) -> f64| reports.iter().map(|one| time(one) / 1e3).collect();
-    Bars {
+pub(super) fn total_time_chart(reports: &[ResidencyReport]) -> BarChart {
+    let part =
+        |time: fn(&ResidencyReport) -> f64| reports.iter().map(|one| time(one) / 1e3).collect();
+    BarChart {
         title: "Residency: time to the result by strategy".to_owned(),
         y_label: "time (ms)".to_owned(),
         groups: reports.iter().map(|report| report.strategy.clone()).collect(),
@@ -28,9 +30,9 @@ pub(super) fn totals(reports: &[Report]) -> Bars {
 }
 
 /// What the GPUs load, forward and run when.
-pub(super) fn gantt(problem: &Problem, report: &Report) -> Gantt {
+pub(super) fn residency_gantt(problem: &ResidencyProblem, report: &ResidencyReport) -> GanttChart {
     let (unit, scale) = if report.total_us >= 10_000.0 { ("ms", 1e-3) } else { ("µs", 1.0) };
-    let bar = |start: f64, end: f64, label: &str, kind: usize| Bar {
+    let bar = |start: f64, end: f64, label: &str, kind: usize| GanttBar {
         start: start * scale,
         end: end * scale,
         label: label.to_owned(),
@@ -38,11 +40,11 @@ pub(super) fn gantt(problem: &Problem, report: &Report) -> Gantt {
     };
     let layers = || problem.layers.iter().zip(&report.plan.layers).zip(&report.run.layers);
     let target = problem.target_index();
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<GanttRow> = Vec::new();
     for (number, gpu) in problem.gpus.iter().enumerate() {
         let here = Residency::Loaded { through: number };
         let coming = || layers().filter(move |((_, residency), _)| **residency == here);
-        let loads: Vec<Bar> = coming()
+        let loads: Vec<GanttBar> = coming()
             .filter_map(|((layer, _), executed)| {
                 let span = executed.load?;
                 Some(bar(span.start_us, span.end_us, &layer.name, LOAD))
@@ -51,7 +53,7 @@ pub(super) fn gantt(problem: &Problem, report: &Report) -> Gantt {
         if loads.is_empty() {
             continue;
         }
-        rows.push(Row { name: format!("load to {}", gpu.name), bars: loads });
+        rows.push(GanttRow { name: format!("load to {}", gpu.name), bars: loads });
         if number == target {
             continue;
         }
@@ -59,7 +61,7 @@ pub(super) fn gantt(problem: &Problem, report: &Report) -> Gantt {
             let span = executed.forward?;
             Some(bar(span.start_us, span.end_us, &layer.name, FORWARD))
         });
-        rows.push(Row { name: format!("NVLink from {}", gpu.name), bars: forwards.collect() });
+        rows.push(GanttRow { name: format!("NVLink from {}", gpu.name), bars: forwards.collect() });
     }
     let mut running = Vec::with_capacity(problem.layers.len());
     for ((layer, residency), executed) in layers() {
@@ -72,18 +74,18 @@ pub(super) fn gantt(problem: &Problem, report: &Report) -> Gantt {
         running.push(bar(executed.start_us, executed.end_us, &layer.name, kind));
     }
     let runs_on = problem.gpus.get(target).map_or("", |gpu| gpu.name.as_str());
-    rows.push(Row { name: format!("run on {runs_on}"), bars: running });
-    let kind = |name: &str, style| Kind { name: name.to_owned(), style };
-    Gantt {
-        title: format!("{}: {}", report.strategy, micros(report.total_us)),
+    rows.push(GanttRow { name: format!("run on {runs_on}"), bars: running });
+    let kind = |name: &str, style| GanttKind { name: name.to_owned(), style };
+    GanttChart {
+        title: format!("{}: {}", report.strategy, format_microseconds(report.total_us)),
         unit,
         rows,
         kinds: vec![
-            kind("run from GPU memory", Style::First),
-            kind("run from host memory", Style::Second),
-            kind("load", Style::Third),
-            kind("forward", Style::Fourth),
-            kind("stall", Style::Waiting),
+            kind("run from GPU memory", GanttStyle::First),
+            kind("run from host memory", GanttStyle::Second),
+            kind("load", GanttStyle::Third),
+            kind("forward", GanttStyle::Fourth),
+            kind("stall", GanttStyle::Waiting),
         ],
     }
 }

@@ -1,0 +1,105 @@
+//! Benchmarks that compare within one run: the commands of `tessera bench`.
+//!
+//! Each owns its options and its report, prints a table for people and JSON for machines, and takes
+//! turns with what it is compared with, so that what else the machine does hits both alike. Those
+//! that need another process start this binary again: `tessera serve` as its users do, or
+//! `tessera bench peer`.
+
+#![forbid(unsafe_code)]
+
+mod background_clients;
+mod chain;
+mod change;
+mod faults;
+mod gpu;
+mod overload;
+mod placement;
+mod process_memory;
+mod serve;
+mod siblings;
+pub mod strategies;
+mod test_server;
+mod transport;
+mod zoo_file;
+
+use clap::Subcommand;
+use tessera_core::Result;
+
+use chain::BenchChain;
+use change::BenchChange;
+use faults::BenchFaults;
+use gpu::BenchGpu;
+use overload::BenchOverload;
+use placement::BenchPlacement;
+use serve::BenchServe;
+use siblings::{BenchResident, BenchSiblings};
+use transport::{BenchHop, BenchKill, BenchPeer, BenchRelay};
+
+/// What can be measured.
+#[derive(Subcommand)]
+pub enum BenchCommand {
+    /// A chain of blocks against the whole model, measured in turns
+    Chain(BenchChain),
+    /// Many siblings of a model: bytes in the repository, and in memory with all of them loaded
+    Siblings(BenchSiblings),
+    /// How long a tensor takes to the next unit, one way, over each transport
+    ///
+    /// Between two processes (two threads for `thread`) that take turns: the receiver notes when a
+    /// message is there, compared with the time that the sender wrote into its tensor just before.
+    Hop(BenchHop),
+    /// A chain of processes that pass tensors on for a while: hops per second, and memory
+    Relay(BenchRelay),
+    /// A server with a model in blocks beside the bare engine with the whole model
+    ///
+    /// Latency with one client, throughput with several, with units on threads and in processes,
+    /// and with ten tasks that share stages; and the memory of an idle server.
+    Serve(BenchServe),
+    /// A server that is asked for more than it can do: goodput, and memory
+    Overload(BenchOverload),
+    /// Change the tasks of a server under load, and count the failed requests of one that stays
+    Change(BenchChange),
+    /// Kill the processes of a server's units under load, and count answers and how soon units are
+    /// back
+    Faults(BenchFaults),
+    /// Kill processes that hand tensors over, at random, and count what is left of them
+    ///
+    /// Three processes in a row, of which some are killed at a random moment from their start on.
+    /// The others must learn it within 100 ms and get their buffers back. Fails where anything is
+    /// left: shared memory, temporary files, sockets, processes.
+    Kill(BenchKill),
+    /// A model in blocks on a GPU beside the whole model: latency, energy, throughput and video
+    /// memory
+    ///
+    /// The experiments of the BlockFlow thesis' chapter 4, on whatever GPU there is:
+    /// `--device cuda:0`. Without it they run on the CPU, to try them out.
+    Gpu(BenchGpu),
+    /// Strategies of placement: how long they plan, and how far from the optimum they are
+    ///
+    /// On hierarchies of nodes that are drawn as in the addnn thesis' section 7.2, or on instances
+    /// from a file.
+    Placement(BenchPlacement),
+    /// Another process of one of these
+    #[command(hide = true)]
+    Peer(BenchPeer),
+    /// Load every model of a repository and print the memory that this process holds
+    Resident(BenchResident),
+}
+
+/// Measures, and prints what came of it.
+pub fn run_bench(command: &BenchCommand) -> Result<()> {
+    match command {
+        BenchCommand::Chain(arguments) => chain::bench_chain(arguments),
+        BenchCommand::Hop(arguments) => transport::bench_hop(arguments),
+        BenchCommand::Relay(arguments) => transport::bench_relay(arguments),
+        BenchCommand::Serve(arguments) => serve::bench_serve(arguments),
+        BenchCommand::Overload(arguments) => overload::bench_overload(arguments),
+        BenchCommand::Change(arguments) => change::bench_change(arguments),
+        BenchCommand::Faults(arguments) => faults::bench_faults(arguments),
+        BenchCommand::Gpu(arguments) => gpu::bench_gpu(arguments),
+        BenchCommand::Kill(arguments) => transport::bench_kill(arguments),
+        BenchCommand::Peer(arguments) => transport::run_peer(arguments),
+        BenchCommand::Placement(arguments) => placement::bench_placement(arguments),
+        BenchCommand::Siblings(arguments) => siblings::bench_siblings(arguments),
+        BenchCommand::Resident(arguments) => siblings::bench_resident(arguments),
+    }
+}

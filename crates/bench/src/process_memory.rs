@@ -1,0 +1,20 @@
+//! The memory of processes, as Linux counts it.
+
+use tessera_core::{Error, Result};
+
+/// What of a process' memory is resident; `self` or a number.
+pub(crate) fn resident_bytes(process: &str) -> Result<u64> {
+    status_bytes(process, "VmRSS:")
+}
+
+/// A line of a process' status that is a number of bytes.
+pub(crate) fn status_bytes(process: &str, key: &str) -> Result<u64> {
+    let path = format!("/proc/{process}/status");
+    let text = std::fs::read_to_string(&path).map_err(|error| Error::from_io(&path, &error))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    let kilobytes =
+        line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kilobytes
+        .map(|kilobytes| kilobytes * 1024)
+        .ok_or_else(|| Error::unsupported(format!("{path} has no line {key}")))
+}

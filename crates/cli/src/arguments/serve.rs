@@ -1,0 +1,191 @@
+//! The command line of `tessera serve`, and what it means for the server.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tessera_command::{
+    CudaArguments, ModelArguments, RepositoryArgument, SplitArguments, parse_engine,
+    parse_isolation,
+};
+use tessera_control::TaskDefaults;
+use tessera_core::{Device, Error, Result};
+use tessera_deploy::Isolation;
+use tessera_engine::{CudaOptions, EngineName};
+use tessera_server::{
+    ControlConfig, GatewayConfig, ListenSetting, ManagedSiteConfig, ModelFilesConfig, NodeConfig,
+    StandaloneConfig, StoreConfig, TelemetryConfig, TransportConfig,
+};
+use tessera_tensormq::Transport;
+use tracing::level_filters::LevelFilter;
+
+#[derive(Args)]
+pub(crate) struct ServeArguments {
+    /// ONNX files
+    pub(crate) models: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    #[command(flatten)]
+    pub(crate) split: SplitArguments,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    /// Address to listen on; 0.0.0.0 or :: for all of this machine's
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub(crate) host: IpAddr,
+    /// Port of the protocol over HTTP; 0 for any that is free
+    #[arg(long, default_value_t = 8000, value_name = "PORT")]
+    pub(crate) http: u16,
+    /// Port of the protocol over gRPC
+    #[arg(long, default_value_t = 8001, value_name = "PORT")]
+    pub(crate) grpc: u16,
+    /// Port of Prometheus' metrics
+    #[arg(long, default_value_t = 8002, value_name = "PORT")]
+    pub(crate) metrics: u16,
+    /// Port of the control plane
+    #[arg(long, default_value_t = 8003, value_name = "PORT")]
+    pub(crate) control: u16,
+    /// thread: units run on threads of the server; process: each in a process of its own
+    #[arg(long, default_value = "thread", value_name = "HOW", value_parser = parse_isolation)]
+    pub(crate) isolation: Isolation,
+    /// What units run on where their task doesn't say: cpu, or cuda:N for a GPU
+    #[arg(long, default_value_t = Device::Cpu)]
+    pub(crate) device: Device,
+    #[command(flatten)]
+    pub(crate) cuda: CudaArguments,
+    /// On a GPU: launch every kernel of every run, instead of capturing runs that take long to
+    /// launch as CUDA graphs
+    #[arg(long)]
+    pub(crate) no_cuda_graphs: bool,
+    /// How tensors go between processes, to compare: shm, zmq-ipc or zmq-tcp (whole tensors)
+    /// [default: shm]
+    #[arg(long, value_name = "TRANSPORT")]
+    pub(crate) transport: Option<Transport>,
+    /// Keep neighbouring blocks apart that no other task shares, instead of running them as one
+    #[arg(long)]
+    pub(crate) no_fusion: bool,
+    /// Never put requests together, and do not calibrate whether it pays: models start sooner
+    #[arg(long)]
+    pub(crate) no_batching: bool,
+    /// auto, onnxruntime or rten; auto takes ONNX Runtime where its library is found
+    #[arg(long, default_value_t = EngineName::Auto, value_parser = parse_engine)]
+    pub(crate) engine: EngineName,
+    /// Cores to compute on [default: all]
+    #[arg(long)]
+    pub(crate) cores: Option<NonZeroUsize>,
+    /// Milliseconds that a request may take where neither it nor its task says
+    #[arg(long, default_value_t = 30_000, value_name = "MS")]
+    pub(crate) deadline: u64,
+    /// Milliseconds to wait for requests when stopping
+    #[arg(long, default_value_t = 30_000, value_name = "MS")]
+    pub(crate) drain: u64,
+    /// Keep nothing of what is served for the next start
+    #[arg(long)]
+    pub(crate) no_store: bool,
+    /// Send OpenTelemetry spans to this collector (OTLP over HTTP), such as http://localhost:4318
+    #[arg(long, value_name = "URL")]
+    pub(crate) traces: Option<String>,
+    /// Headers that go with spans: NAME=VALUE, percent-encoded, with commas between them
+    #[arg(
+        long,
+        value_name = "HEADERS",
+        env = "OTEL_EXPORTER_OTLP_HEADERS",
+        hide_env_values = true
+    )]
+    pub(crate) trace_headers: Option<String>,
+    /// error, warn, info, debug or trace
+    #[arg(long, default_value = "warn", value_name = "LEVEL", env = "TESSERA_LOG")]
+    pub(crate) log: LevelFilter,
+    /// Write logs as JSON
+    #[arg(long)]
+    pub(crate) log_json: bool,
+    /// Print one line of JSON when ready
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl ServeArguments {
+    /// The server that the user asks for; tells of every flag that is wrong.
+    pub(crate) fn server_config(&self) -> Result<StandaloneConfig> {
+        let repository = self.repository.repo.clone();
+        let mut wrong = Vec::new();
+        let transport = note_wrong(self.transport_between_processes(), &mut wrong);
+        let shapes = note_wrong(self.model.parse_shapes(), &mut wrong);
+        let exits = note_wrong(self.model.parse_exits(), &mut wrong);
+        let (Some(transport), Some(shapes), Some(exits)) = (transport, shapes, exits) else {
+            return Err(Error::usage(wrong.join("; ")));
+        };
+        let models = ModelFilesConfig {
+            paths: self.models.clone(),
+            shapes,
+            exits,
+            split: self.split.chosen_split(),
+            fusion: !self.no_fusion,
+            batching: !self.no_batching,
+        };
+        Ok(StandaloneConfig {
+            site: ManagedSiteConfig {
+                transport: TransportConfig { transport },
+                node: NodeConfig {
+                    repository: repository.clone(),
+                    engine: self.engine,
+                    cuda: CudaOptions {
+                        cuda_graphs: !self.no_cuda_graphs,
+                        ..self.cuda.cuda_options()
+                    },
+                    cores: self.cores_to_use(),
+                },
+                control: ControlConfig {
+                    repository: repository.clone(),
+                    store: if self.no_store {
+                        StoreConfig::Memory
+                    } else {
+                        StoreConfig::Repository
+                    },
+                    defaults: TaskDefaults {
+                        isolation: self.isolation,
+                        deadline: Duration::from_millis(self.deadline),
+                        device: self.device,
+                    },
+                },
+            },
+            repository,
+            gateway: GatewayConfig {
+                http: self.listen_on("--http", self.http),
+                grpc: self.listen_on("--grpc", self.grpc),
+            },
+            telemetry: TelemetryConfig {
+                traces: self.traces.clone(),
+                trace_headers: self.trace_headers.clone().unwrap_or_default(),
+            },
+            metrics: self.listen_on("--metrics", self.metrics),
+            rest: self.listen_on("--control", self.control),
+            models,
+            drain: Duration::from_millis(self.drain),
+        })
+    }
+
+    fn listen_on(&self, name: &'static str, port: u16) -> ListenSetting {
+        ListenSetting { name, address: SocketAddr::new(self.host, port) }
+    }
+
+    fn cores_to_use(&self) -> NonZeroUsize {
+        let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        self.cores.unwrap_or(all)
+    }
+
+    fn transport_between_processes(&self) -> Result<Option<Transport>> {
+        if self.transport == Some(Transport::THREAD) {
+            return Err(Error::usage(
+                "--transport thread leads to no other process, expected shm, zmq-ipc or zmq-tcp",
+            ));
+        }
+        Ok(self.transport)
+    }
+}
+
+/// What a flag says; notes what is wrong with it.
+fn note_wrong<T>(parsed: Result<T>, wrong: &mut Vec<String>) -> Option<T> {
+    parsed.map_err(|error| wrong.push(error.to_string())).ok()
+}

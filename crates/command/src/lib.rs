@@ -1,0 +1,22 @@
+//! What a command of the one binary is given: flags that several have in common, files of inputs
+//! and of problems, and the user's interrupt.
+//!
+//! Below the commands and the benchmarks, which mount these flags among their own. What serves
+//! knows nothing of it: a server is given values and a shutdown.
+
+#![forbid(unsafe_code)]
+
+mod engine_arguments;
+mod image_file;
+pub mod inputs;
+pub mod interrupt;
+mod model_arguments;
+pub mod npy;
+mod parsers;
+pub mod problem_file;
+mod time_limit;
+
+pub use engine_arguments::{CudaArguments, EngineArguments};
+pub use model_arguments::{ModelArguments, RepositoryArgument, SplitArguments};
+pub use parsers::{parse_engine, parse_isolation, parse_seconds};
+pub use time_limit::{TimeLimit, plan_timed};

@@ -1,0 +1,374 @@
+//! Reads intent from JSON, and finds everything that is wrong with it at once.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use serde_json::Value;
+use tessera_core::{Device, Result};
+use tessera_deploy::{Batching, BatchingChoice, Isolation};
+
+use crate::intent::{DeviceChoice, PathStep, StepInput, System, TaskDefinition, TaskPath};
+use crate::located_value::{LocatedValue, Problems};
+use crate::names::{self, shorten_name};
+
+pub(crate) const DEADLINE_MS: RangeInclusive<u64> = 1..=86_400_000;
+pub(crate) const REPLICAS: RangeInclusive<u64> = 1..=64;
+pub(crate) const ROWS: RangeInclusive<u64> = 1..=65_536;
+pub(crate) const WAIT_MS: RangeInclusive<u64> = 0..=60_000;
+
+/// What a device is called, as a regular expression.
+pub(crate) const DEVICE_PATTERN: &str = "^(cpu|cuda:[0-9]{1,3})$";
+
+const EXPECTED_DEVICE: &str = "\"cpu\" or \"cuda:N\"";
+const EXPECTED_DEVICES: &str = "\"cpu\", \"cuda:N\", or a list with one for each block";
+const EXPECTED_BLOCK: &str = "the name of a model, MODEL/NUMBER, or the hash of a block";
+const EXPECTED_STEP_INPUT: &str = "STEP, STEP.N or $N";
+const SYSTEM_FIELDS: [&str; 4] = ["blocks", "tasks", "fusion", "isolation"];
+const STEP_FIELDS: [&str; 4] = ["name", "block", "inputs", "device"];
+const TASK_FIELDS: [&str; 10] = [
+    "path",
+    "model",
+    "exits",
+    "deadline_ms",
+    "degrade",
+    "isolation",
+    "replicas",
+    "device",
+    "batching",
+    "max_rows",
+];
+
+impl System {
+    /// Reads the document of `PUT /v1/system`; the error names every field that is wrong.
+    pub fn from_json(document: &Value) -> Result<Self> {
+        let mut reader = IntentReader::default();
+        let system = reader.read_system(&LocatedValue::at_root(document));
+        reader.problems.into_result()?;
+        Ok(system)
+    }
+}
+
+impl TaskDefinition {
+    /// Reads the document of `PUT /v1/tasks/TASK`; the error names every field that is wrong.
+    pub fn from_json(document: &Value) -> Result<Self> {
+        let mut reader = IntentReader::default();
+        let task = reader.read_task(&LocatedValue::at_root(document));
+        reader.problems.into_result()?;
+        Ok(task)
+    }
+}
+
+/// Reads `{"threshold": 0.3}`.
+pub(crate) fn read_threshold(document: &Value) -> Result<f32> {
+    let mut problems = Problems::default();
+    let located = LocatedValue::at_root(document);
+    let mut threshold = None;
+    if located.is_object_of(&["threshold"], &mut problems) {
+        match located.get_field("threshold") {
+            Some(located) => threshold = located.expect_threshold(&mut problems),
+            None => problems.add_problem("threshold", "it is missing, expected 0 to 1"),
+        }
+    }
+    problems.into_result()?;
+    // Without a problem there is one.
+    Ok(threshold.unwrap_or_default())
+}
+
+/// Values that are wrong are left out of what it returns: there is an error then anyway.
+#[derive(Default)]
+struct IntentReader {
+    problems: Problems,
+    /// The blocks that paths may name, where the document lists them.
+    blocks: Option<HashSet<String>>,
+}
+
+impl IntentReader {
+    fn read_system(&mut self, located: &LocatedValue<'_>) -> System {
+        let mut system = System::default();
+        if !located.is_object_of(&SYSTEM_FIELDS, &mut self.problems) {
+            return system;
+        }
+        if let Some(located) = located.get_field("blocks") {
+            let blocks = self.read_blocks(&located);
+            self.blocks = Some(blocks.iter().cloned().collect());
+            system.blocks = Some(blocks);
+        }
+        if let Some(located) = located.get_field("fusion") {
+            system.fusion = located.expect_boolean(&mut self.problems).unwrap_or_default();
+        }
+        system.isolation =
+            located.get_field("isolation").and_then(|located| self.read_isolation(&located));
+        let Some(located) = located.get_field("tasks") else {
+            self.problems.add_problem("tasks", "it is missing, expected an object");
+            return system;
+        };
+        for (name, located) in located.object_entries(&mut self.problems) {
+            if !names::is_name(name) {
+                let what = format!("this is no name for a task, expected {}", names::EXPECTED_NAME);
+                self.problems.add_problem(&located.path, what);
+            }
+            let task = self.read_task(&located);
+            system.tasks.insert(name.to_owned(), task);
+        }
+        system
+    }
+
+    fn read_blocks(&mut self, located: &LocatedValue<'_>) -> Vec<String> {
+        let mut blocks: Vec<String> = Vec::new();
+        let mut seen = HashSet::new();
+        for located in located.array_items(&mut self.problems) {
+            let Some(name) = self.read_block_name(&located) else { continue };
+            if !seen.insert(name.clone()) {
+                self.problems.add_problem(&located.path, format!("\"{name}\" is there twice"));
+            }
+            blocks.push(name);
+        }
+        blocks
+    }
+
+    fn read_block_name(&mut self, located: &LocatedValue<'_>) -> Option<String> {
+        let name = located.expect_text(EXPECTED_BLOCK, &mut self.problems)?;
+        if !names::is_block_name(name) {
+            located.report_unexpected(EXPECTED_BLOCK, &mut self.problems);
+            return None;
+        }
+        Some(name.to_owned())
+    }
+
+    fn read_task(&mut self, located: &LocatedValue<'_>) -> TaskDefinition {
+        let mut task = TaskDefinition::new(TaskPath::Path(Vec::new()));
+        if located.value.is_array() {
+            task.path = TaskPath::Path(self.read_steps(located, false));
+            return task;
+        }
+        if !located.value.is_object() {
+            located.report_unexpected("an array of names or an object", &mut self.problems);
+            return task;
+        }
+        located.is_object_of(&TASK_FIELDS, &mut self.problems);
+        match (located.get_field("path"), located.get_field("model")) {
+            (Some(path), None) => task.path = TaskPath::Path(self.read_steps(&path, true)),
+            (None, Some(model)) => {
+                task.path = TaskPath::Model(self.read_block_name(&model).unwrap_or_default());
+            }
+            (Some(_), Some(_)) => {
+                self.problems
+                    .add_problem(&located.path, "it has a path and a model, expected one of them");
+            }
+            (None, None) => {
+                self.problems.add_problem(&located.path, "it has no path, expected path or model");
+            }
+        }
+        if let Some(located) = located.get_field("exits") {
+            task.exits = self.read_exits(&located);
+        }
+        if let Some(located) = located.get_field("degrade") {
+            task.degrade = located.expect_boolean(&mut self.problems).unwrap_or_default();
+        }
+        task.isolation =
+            located.get_field("isolation").and_then(|located| self.read_isolation(&located));
+        task.device = located.get_field("device").and_then(|located| self.read_devices(&located));
+        task.batching =
+            located.get_field("batching").and_then(|located| self.read_batching(&located));
+        task.deadline_ms = self.read_integer(located, "deadline_ms", DEADLINE_MS);
+        task.replicas = self.read_count(located, "replicas", REPLICAS);
+        task.max_rows = self.read_count(located, "max_rows", ROWS);
+        task
+    }
+
+    fn read_integer(
+        &mut self,
+        located: &LocatedValue<'_>,
+        name: &str,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        located.get_field(name)?.expect_integer(range, &mut self.problems)
+    }
+
+    fn read_count(
+        &mut self,
+        located: &LocatedValue<'_>,
+        name: &str,
+        range: RangeInclusive<u64>,
+    ) -> Option<usize> {
+        self.read_integer(located, name, range).and_then(|count| usize::try_from(count).ok())
+    }
+
+    fn read_exits(&mut self, located: &LocatedValue<'_>) -> BTreeMap<String, f32> {
+        let mut exits = BTreeMap::new();
+        for (name, located) in located.object_entries(&mut self.problems) {
+            if let Some(threshold) = located.expect_threshold(&mut self.problems) {
+                exits.insert(name.to_owned(), threshold);
+            }
+        }
+        exits
+    }
+
+    fn read_isolation(&mut self, located: &LocatedValue<'_>) -> Option<Isolation> {
+        let isolation = located.value.as_str().and_then(|text| text.parse().ok());
+        if isolation.is_none() {
+            located.report_unexpected("\"thread\" or \"process\"", &mut self.problems);
+        }
+        isolation
+    }
+
+    /// A device for all blocks, or a list with one for each.
+    fn read_devices(&mut self, located: &LocatedValue<'_>) -> Option<DeviceChoice> {
+        if !located.value.is_array() {
+            return self.read_device(located, EXPECTED_DEVICES).map(DeviceChoice::All);
+        }
+        let items = located.array_items(&mut self.problems);
+        if items.is_empty() {
+            self.problems
+                .add_problem(&located.path, "the list is empty, expected one for each block");
+        }
+        let devices = items.iter().map(|located| self.read_device(located, EXPECTED_DEVICE));
+        // All of them are looked at, so that all that is wrong is told.
+        let devices: Vec<Option<Device>> = devices.collect();
+        devices.into_iter().collect::<Option<Vec<_>>>().map(DeviceChoice::Each)
+    }
+
+    fn read_device(&mut self, located: &LocatedValue<'_>, expected: &str) -> Option<Device> {
+        let is_device = |text: &&str| {
+            let number = text.strip_prefix("cuda:");
+            *text == "cpu" || number.is_some_and(|number| names::is_number(number, 3))
+        };
+        let device = located.value.as_str().filter(is_device).and_then(|text| text.parse().ok());
+        if device.is_none() {
+            located.report_unexpected(expected, &mut self.problems);
+        }
+        device
+    }
+
+    fn read_batching(&mut self, located: &LocatedValue<'_>) -> Option<BatchingChoice> {
+        match located.value {
+            Value::String(text) if text == "auto" => Some(BatchingChoice::Auto),
+            Value::String(text) if text == "off" => Some(BatchingChoice::Off),
+            Value::Object(_) => {
+                located.is_object_of(&["max_rows", "max_wait_ms"], &mut self.problems);
+                for name in ["max_rows", "max_wait_ms"] {
+                    if located.get_field(name).is_none() {
+                        self.problems.add_problem(&located.field_path(name), "it is missing");
+                    }
+                }
+                let max_rows = self.read_count(located, "max_rows", ROWS);
+                let max_wait = self.read_integer(located, "max_wait_ms", WAIT_MS);
+                let max_wait = max_wait.map(Duration::from_millis);
+                Some(BatchingChoice::On(Batching { max_rows: max_rows?, max_wait: max_wait? }))
+            }
+            _ => {
+                let expected = "\"auto\", \"off\" or an object with max_rows and max_wait_ms";
+                located.report_unexpected(expected, &mut self.problems);
+                None
+            }
+        }
+    }
+
+    /// The steps of a path; `rich` where they may be more than names.
+    fn read_steps(&mut self, located: &LocatedValue<'_>, rich: bool) -> Vec<PathStep> {
+        let items = located.array_items(&mut self.problems);
+        if items.is_empty() && located.value.is_array() {
+            self.problems
+                .add_problem(&located.path, "the path has no steps, expected at least one");
+        }
+        let mut steps: Vec<PathStep> = Vec::with_capacity(items.len());
+        let mut wired = Vec::new();
+        let mut first: HashMap<String, usize> = HashMap::new();
+        for (number, located) in items.iter().enumerate() {
+            let Some(step) = self.read_step(located, rich) else { continue };
+            if self.blocks.as_ref().is_some_and(|blocks| !blocks.contains(&step.block)) {
+                self.problems
+                    .add_problem(&located.path, format!("\"{}\" is not among blocks", step.block));
+            }
+            if let Some(other) = first.insert(step.name.clone(), number) {
+                let what = format!(
+                    "\"{}\" is also step {other}, counted from 0, which makes the path a cycle (where a \
+                     block is meant to run twice, give its steps different names)",
+                    step.name
+                );
+                self.problems.add_problem(&located.path, what);
+            }
+            if let Some(inputs) = located.get_field("inputs") {
+                wired.push((steps.len(), inputs));
+            }
+            steps.push(step);
+        }
+        for (number, located) in wired {
+            let inputs = self.read_step_inputs(&located, &steps);
+            steps[number].inputs = Some(inputs);
+        }
+        steps
+    }
+
+    /// A step, without its inputs.
+    fn read_step(&mut self, located: &LocatedValue<'_>, rich: bool) -> Option<PathStep> {
+        if !(rich && located.value.is_object()) {
+            return self.read_block_name(located).map(PathStep::from_block);
+        }
+        located.is_object_of(&STEP_FIELDS, &mut self.problems);
+        let block = match located.get_field("block") {
+            Some(block) => self.read_block_name(&block),
+            None => {
+                self.problems.add_problem(
+                    &located.field_path("block"),
+                    format!("it is missing, expected {EXPECTED_BLOCK}"),
+                );
+                None
+            }
+        };
+        let name = match located.get_field("name") {
+            Some(name) => match name.value.as_str().filter(|name| names::is_name(name)) {
+                Some(name) => Some(name.to_owned()),
+                None => {
+                    name.report_unexpected(names::EXPECTED_NAME, &mut self.problems);
+                    None
+                }
+            },
+            None => block.clone(),
+        };
+        let device = located.get_field("device").and_then(|located| self.read_devices(&located));
+        Some(PathStep { name: name?, block: block?, inputs: None, device })
+    }
+
+    fn read_step_inputs(
+        &mut self,
+        located: &LocatedValue<'_>,
+        steps: &[PathStep],
+    ) -> Vec<StepInput> {
+        let mut inputs = Vec::new();
+        for located in located.array_items(&mut self.problems) {
+            let Some(text) = located.expect_text(EXPECTED_STEP_INPUT, &mut self.problems) else {
+                continue;
+            };
+            match parse_step_input(text, steps) {
+                Some(input) => inputs.push(input),
+                None => {
+                    let known: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
+                    let what = format!(
+                        "there is no step \"{}\", expected {EXPECTED_STEP_INPUT} with one of the steps {}",
+                        shorten_name(text),
+                        shorten_name(&known.join(", "))
+                    );
+                    self.problems.add_problem(&located.path, what);
+                }
+            }
+        }
+        inputs
+    }
+}
+
+/// `$N`, a step, or `STEP.N`; a step whose name looks like the latter comes first.
+fn parse_step_input(text: &str, steps: &[PathStep]) -> Option<StepInput> {
+    let number = |text: &str| names::is_number(text, 4).then(|| text.parse().ok()).flatten();
+    let named = |name: &str| steps.iter().any(|step| step.name == name);
+    if let Some(input) = text.strip_prefix('$') {
+        return number(input).map(StepInput::Task);
+    }
+    if named(text) {
+        return Some(StepInput::Step { name: text.to_owned(), output: 0 });
+    }
+    let (name, output) = text.rsplit_once('.')?;
+    let output = number(output)?;
+    named(name).then(|| StepInput::Step { name: name.to_owned(), output })
+}

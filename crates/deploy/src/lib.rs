@@ -1,0 +1,27 @@
+//! What gateway and node agree on: which units there are, by which route a task's requests pass
+//! them, and what a message says of its way.
+//!
+//! [`plan_deployment`] is a pure function from tasks to units and routes. Who decides what the
+//! tasks are, and where units should be, is elsewhere: in `control` and `plan`.
+
+#![forbid(unsafe_code)]
+
+mod batching;
+mod compose;
+mod deployment;
+mod fusion;
+mod isolation;
+mod route;
+mod source_route;
+mod symbol_table;
+mod task;
+mod unit;
+
+pub use batching::{Batching, BatchingChoice};
+pub use compose::{PathPart, PathPartInput, compose_path};
+pub use deployment::{Deployment, plan_deployment};
+pub use isolation::Isolation;
+pub use route::{RouteExit, RouteStep, TaskRoute};
+pub use source_route::{Hop, HopExit, HopTiming, HopView, MAX_HOPS, ReplyOutcome, SourceRoute};
+pub use task::{PlannedTask, TaskSettings};
+pub use unit::{Unit, UnitId, UnitSettings};

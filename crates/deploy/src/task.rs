@@ -1,0 +1,70 @@
+//! A task that is to be served: what fusion, units and routes are made from.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tessera_core::Device;
+use tessera_graph::BlockGraph;
+
+use crate::batching::BatchingChoice;
+use crate::isolation::Isolation;
+
+/// Most rows of one request where a task says nothing.
+const DEFAULT_MAX_ROWS: usize = 128;
+
+/// How a task is to be served.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskSettings {
+    /// How long a request may take where the client says nothing.
+    pub deadline: Duration,
+    /// Whether an exit that was not certain enough may answer where the rest fails or takes too
+    /// long.
+    pub degrade: bool,
+    /// What keeps its units apart.
+    pub isolation: Isolation,
+    /// How many instances of each of its units there are.
+    pub replicas: usize,
+    /// What its units run on.
+    pub device: Device,
+    /// Blocks that run on something else, by their number in its path.
+    pub device_overrides: BTreeMap<usize, Device>,
+    /// Whether requests are put together.
+    pub batching: BatchingChoice,
+    /// Most rows of one request.
+    pub max_rows: usize,
+}
+
+impl TaskSettings {
+    /// What a block of its path runs on.
+    pub fn device_of(&self, block: usize) -> Device {
+        self.device_overrides.get(&block).copied().unwrap_or(self.device)
+    }
+}
+
+impl Default for TaskSettings {
+    fn default() -> Self {
+        Self {
+            deadline: Duration::from_secs(30),
+            degrade: false,
+            isolation: Isolation::Thread,
+            replicas: 1,
+            device: Device::Cpu,
+            device_overrides: BTreeMap::new(),
+            batching: BatchingChoice::Auto,
+            max_rows: DEFAULT_MAX_ROWS,
+        }
+    }
+}
+
+/// A task that is to be served.
+#[derive(Clone, Debug)]
+pub struct PlannedTask {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Its path through blocks.
+    pub graph: BlockGraph,
+    /// How it is to be served.
+    pub settings: TaskSettings,
+}

@@ -1,0 +1,90 @@
+//! What changes beneath requests: routes, and instances that come and go.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tessera_core::Result;
+use tessera_deploy::{TaskRoute, UnitId};
+use tessera_tensormq::RequestId;
+
+use super::Dispatcher;
+use crate::routing_table::UnitEntry;
+
+impl Dispatcher {
+    /// Puts another table in place of the one there is. Requests that were accepted before keep
+    /// theirs; the number that is returned tells [`Dispatcher::wait_until_drained`] which those
+    /// are.
+    pub fn swap_routes(&self, routes: Vec<TaskRoute>, units: HashMap<UnitId, UnitEntry>) -> u64 {
+        let mut state = self.0.lock_state();
+        let before = state.swap_routes(routes, units);
+        self.0.send_queued(state);
+        before
+    }
+
+    /// Waits until every request is done that was accepted under the table `before` or an earlier
+    /// one.
+    pub async fn wait_until_drained(&self, before: u64) {
+        loop {
+            let ended = self.0.request_ended.notified();
+            if self.0.lock_state().is_drained(before) {
+                return;
+            }
+            // Looked at again now and then, should a notification be missed.
+            tokio::time::timeout(Duration::from_millis(200), ended).await.ok();
+        }
+    }
+
+    /// Whether a unit is part of the table, or of one that a request still uses.
+    pub fn uses_unit(&self, unit: &UnitId) -> bool {
+        self.0.lock_state().uses_unit(unit)
+    }
+
+    /// An instance takes requests from now on. Connects to it first, which may take a moment.
+    pub fn instance_up(&self, unit: &UnitId, instance: &str) {
+        let mut tries = (0..3).map(|_| self.0.peers.sender_to(instance));
+        if let Err(error) =
+            tries.find(Result::is_ok).unwrap_or_else(|| self.0.peers.sender_to(instance))
+        {
+            // Whoever watches over it finds out, and starts another.
+            tracing::error!(instance, %error, "an instance can't be reached");
+            return;
+        }
+        let mut state = self.0.lock_state();
+        state.instance_up(unit, instance);
+        self.0.send_queued(state);
+    }
+
+    /// Sends an instance no more requests; what is on its way to it goes on.
+    pub fn retire_instance(&self, unit: &UnitId, instance: &str) {
+        self.0.lock_state().retire_instance(unit, instance);
+    }
+
+    /// Waits until nothing passes an instance any more.
+    pub async fn wait_until_retired(&self, instance: &str) {
+        while self.0.lock_state().is_instance_passed(instance) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// An instance is gone; what was on its way to it or through it is sent again.
+    pub fn instance_down(&self, unit: &UnitId, instance: &str, why: &str, comes_back: bool) {
+        let mut state = self.0.lock_state();
+        let results = state.instance_down(unit, instance, why, comes_back);
+        self.0.deliver_results(&mut state, results);
+        self.0.send_queued(state);
+    }
+
+    /// A request is lost on its way: whatever comes of that try is no answer, and it is sent again.
+    pub fn retry_part(&self, request: RequestId, part: u32) {
+        let mut state = self.0.lock_state();
+        let results =
+            state.retry_part(request, part, "a unit failed to compute what others waited for");
+        self.0.deliver_results(&mut state, results);
+        self.0.send_queued(state);
+    }
+
+    /// Waits until no request is left.
+    pub async fn wait_until_idle(&self) {
+        self.wait_until_drained(u64::MAX).await;
+    }
+}

@@ -1,0 +1,150 @@
+//! Routing: which instances of units there are, and which of them a request passes.
+
+use std::collections::HashMap;
+
+use tessera_deploy::UnitId;
+
+use crate::routing_table::{TaskEntry, UnitEntry};
+
+/// The instances of every unit, and how many requests are on their way to or through each.
+#[derive(Default)]
+pub(crate) struct InstanceTable {
+    units: HashMap<UnitId, UnitInstances>,
+}
+
+/// The instances of a unit.
+#[derive(Default)]
+struct UnitInstances {
+    window: usize,
+    live_instances: Vec<LiveInstance>,
+    /// Why there is none, and will be none.
+    unavailable_reason: Option<String>,
+}
+
+struct LiveInstance {
+    name: String,
+    in_flight: usize,
+}
+
+/// The instances that a request passes.
+pub(crate) struct ChosenInstances {
+    /// One per step that can be made.
+    pub(crate) names: Vec<String>,
+    /// Why these are not all steps.
+    pub(crate) cut_short: Option<String>,
+}
+
+impl InstanceTable {
+    /// Sets how much room the instances of these units have.
+    pub(crate) fn set_windows(&mut self, units: HashMap<UnitId, UnitEntry>) {
+        for (unit, entry) in units {
+            self.units.entry(unit).or_default().window = entry.window.max(1);
+        }
+    }
+
+    pub(crate) fn add_instance(&mut self, unit: &UnitId, instance: &str) {
+        let unit = self.units.entry(unit.clone()).or_default();
+        unit.unavailable_reason = None;
+        unit.window = unit.window.max(1);
+        if !unit.live_instances.iter().any(|known| known.name == instance) {
+            unit.live_instances.push(LiveInstance { name: instance.to_owned(), in_flight: 0 });
+        }
+    }
+
+    pub(crate) fn retire_instance(&mut self, unit: &UnitId, instance: &str) {
+        if let Some(unit) = self.units.get_mut(unit) {
+            unit.live_instances.retain(|known| known.name != instance);
+        }
+    }
+
+    /// An instance that does not come back. The last of a unit that tasks use leaves the reason,
+    /// that of any other nothing.
+    pub(crate) fn remove_instance(
+        &mut self,
+        unit: &UnitId,
+        instance: &str,
+        why: &str,
+        is_unit_used: bool,
+    ) {
+        self.retire_instance(unit, instance);
+        let Some(state) = self.units.get_mut(unit) else { return };
+        if !state.live_instances.is_empty() {
+            return;
+        }
+        if is_unit_used {
+            state.unavailable_reason = Some(format!("unit {unit}: {why}"));
+        } else {
+            self.units.remove(unit);
+        }
+    }
+
+    /// Whether anything is on its way to or through an instance of a unit.
+    pub(crate) fn is_unit_busy(&self, unit: &UnitId) -> bool {
+        let unit = self.units.get(unit);
+        unit.is_some_and(|unit| unit.live_instances.iter().any(|i| i.in_flight > 0))
+    }
+
+    pub(crate) fn instance_in_flight(&self, instance: &str) -> usize {
+        let mut all = self.units.values().flat_map(|unit| &unit.live_instances);
+        all.find(|known| known.name == instance).map_or(0, |known| known.in_flight)
+    }
+
+    /// Why a task gives no answer at all.
+    pub(crate) fn unavailable_reason(&self, entry: &TaskEntry) -> Option<String> {
+        let (steps, missing) = self.reachable_steps(entry);
+        missing.filter(|_| steps == 0)
+    }
+
+    /// How many steps of a route can be made, and why no more. Where a later unit will not be
+    /// there, a task that may degrade still goes to the last exit before it.
+    fn reachable_steps(&self, entry: &TaskEntry) -> (usize, Option<String>) {
+        let steps = &entry.route.steps;
+        let missing = steps.iter().enumerate().find_map(|(index, step)| {
+            Some((index, self.units.get(&step.unit)?.unavailable_reason.clone()?))
+        });
+        let Some((index, why)) = missing else {
+            return (steps.len(), None);
+        };
+        let exit = steps[..index].iter().rposition(|step| step.exit.is_some());
+        let reached = exit.filter(|_| entry.route.degrade).map_or(0, |exit| exit + 1);
+        (reached, Some(why))
+    }
+
+    /// For each step that can be made the instance with the least to do; `None` where one has no
+    /// room.
+    pub(crate) fn choose_instances(&self, entry: &TaskEntry) -> Option<ChosenInstances> {
+        let (reached, cut_short) = self.reachable_steps(entry);
+        let steps = &entry.route.steps[..reached];
+        let mut chosen: HashMap<&UnitId, &str> = HashMap::new();
+        for step in steps {
+            if chosen.contains_key(&step.unit) {
+                continue;
+            }
+            let unit = self.units.get(&step.unit)?;
+            let best = unit.live_instances.iter().min_by_key(|instance| instance.in_flight)?;
+            if best.in_flight >= unit.window {
+                return None;
+            }
+            chosen.insert(&step.unit, &best.name);
+        }
+        let names = steps.iter().map(|step| chosen.get(&step.unit).map(|&name| name.to_owned()));
+        Some(ChosenInstances { names: names.collect::<Option<_>>()?, cut_short })
+    }
+
+    /// Takes a place at each instance.
+    pub(crate) fn reserve_places(&mut self, instances: &[String]) {
+        self.for_each_named(instances, |known| known.in_flight += 1);
+    }
+
+    /// Gives the places back.
+    pub(crate) fn release_places(&mut self, instances: &[String]) {
+        self.for_each_named(instances, |known| {
+            known.in_flight = known.in_flight.saturating_sub(1);
+        });
+    }
+
+    fn for_each_named(&mut self, instances: &[String], change: impl Fn(&mut LiveInstance)) {
+        let all = self.units.values_mut().flat_map(|unit| &mut unit.live_instances);
+        all.filter(|known| instances.contains(&known.name)).for_each(change);
+    }
+}

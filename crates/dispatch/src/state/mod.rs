@@ -1,0 +1,265 @@
+//! What the dispatcher keeps and decides: under one lock, and without waiting for anything.
+
+mod outcome;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tessera_core::{Error, Result};
+use tessera_deploy::{SourceRoute, TaskRoute, UnitId};
+use tessera_tensormq::{Message, RequestId};
+
+use crate::admission::AdmissionControl;
+use crate::inference::Refusal;
+use crate::instances::{ChosenInstances, InstanceTable};
+use crate::pending_request::{InferenceResult, PendingRequest, REPLY_INBOX};
+use crate::request_parts::{PartInFlight, PartsInFlight, WaitingParts};
+use crate::routing_table::{RoutingTable, TaskEntry, UnitEntry};
+
+/// Tasks, instances and requests.
+pub(crate) struct DispatcherState {
+    table: RoutingTable,
+    instances: InstanceTable,
+    admission: AdmissionControl,
+    requests: HashMap<RequestId, PendingRequest>,
+    /// Requests per table that they were accepted under.
+    alive: BTreeMap<u64, usize>,
+    waiting: WaitingParts,
+    in_flight: PartsInFlight,
+}
+
+/// A message that is to be sent.
+pub(crate) struct OutgoingMessage {
+    pub(crate) instance: String,
+    pub(crate) message: Message,
+    pub(crate) request: RequestId,
+    pub(crate) flight: u32,
+}
+
+/// Results of requests, by number.
+pub(crate) type InferenceResults = Vec<(RequestId, InferenceResult)>;
+
+impl DispatcherState {
+    pub(crate) fn new(cores: usize, most_waiting_bytes: usize) -> Self {
+        Self {
+            table: RoutingTable::default(),
+            instances: InstanceTable::default(),
+            admission: AdmissionControl::new(cores, most_waiting_bytes),
+            requests: HashMap::new(),
+            alive: BTreeMap::new(),
+            waiting: WaitingParts::default(),
+            in_flight: PartsInFlight::default(),
+        }
+    }
+
+    pub(crate) fn swap_routes(
+        &mut self,
+        routes: Vec<TaskRoute>,
+        units: HashMap<UnitId, UnitEntry>,
+    ) -> u64 {
+        self.admission.retain_tasks(|task| routes.iter().any(|route| route.task == task));
+        for route in &routes {
+            let cost: Duration =
+                route.steps.iter().filter_map(|step| Some(units.get(&step.unit)?.time)).sum();
+            self.admission.set_initial_cost(&route.task, cost.as_secs_f64());
+        }
+        self.instances.set_windows(units);
+        self.table.swap_routes(routes)
+    }
+
+    pub(crate) fn is_drained(&self, before: u64) -> bool {
+        self.alive.range(..=before).all(|(_, &count)| count == 0)
+            && (before != u64::MAX || self.in_flight.is_empty())
+    }
+
+    pub(crate) fn uses_unit(&self, unit: &UnitId) -> bool {
+        self.table.passes_unit(unit)
+            || self.requests.values().any(|pending| pending.entry.passes_unit(unit))
+            || self.instances.is_unit_busy(unit)
+    }
+
+    pub(crate) fn instance_up(&mut self, unit: &UnitId, instance: &str) {
+        self.instances.add_instance(unit, instance);
+    }
+
+    pub(crate) fn retire_instance(&mut self, unit: &UnitId, instance: &str) {
+        self.instances.retire_instance(unit, instance);
+    }
+
+    pub(crate) fn is_instance_passed(&self, instance: &str) -> bool {
+        self.in_flight.is_instance_passed(instance)
+    }
+
+    pub(crate) fn instance_down(
+        &mut self,
+        unit: &UnitId,
+        instance: &str,
+        why: &str,
+        comes_back: bool,
+    ) -> InferenceResults {
+        if comes_back {
+            self.instances.retire_instance(unit, instance);
+        } else {
+            let is_unit_used = self.table.passes_unit(unit);
+            self.instances.remove_instance(unit, instance, why, is_unit_used);
+        }
+        let mut results: InferenceResults = Vec::new();
+        for (request, flight) in self.in_flight.flights_through(instance) {
+            results.extend(self.retry_part(request, flight, why));
+        }
+        // Nothing that waits for a unit that will not be there is ever sent.
+        if !comes_back {
+            let stuck: Vec<(RequestId, String)> = self
+                .requests
+                .values()
+                .filter_map(|pending| {
+                    Some((pending.number, self.unavailable_reason(&pending.entry)?))
+                })
+                .collect();
+            for (number, why) in stuck {
+                if !results.iter().any(|(known, _)| *known == number) {
+                    results.extend(self.fail_request(number, Error::lost(why)));
+                }
+            }
+        }
+        results
+    }
+
+    pub(crate) fn list_tasks(&self) -> Vec<Arc<TaskEntry>> {
+        self.table.list_tasks()
+    }
+
+    pub(crate) fn find_task(&self, name: &str, version: &str) -> Result<Arc<TaskEntry>> {
+        self.table.find_task(name, version)
+    }
+
+    /// Why a task gives no answer at all.
+    pub(crate) fn unavailable_reason(&self, entry: &TaskEntry) -> Option<String> {
+        self.instances.unavailable_reason(entry)
+    }
+
+    pub(crate) fn task_in_flight(&self, task: &str) -> usize {
+        self.requests.values().filter(|pending| pending.entry.route.task == task).count()
+    }
+
+    pub(crate) fn instance_in_flight(&self, instance: &str) -> usize {
+        self.instances.instance_in_flight(instance)
+    }
+
+    pub(crate) fn queue_length(&self) -> usize {
+        self.waiting.count_parts()
+    }
+
+    /// Whether a part of a request is on its way.
+    pub(crate) fn has_flights(&self, request: RequestId) -> bool {
+        self.in_flight.has_request(request)
+    }
+
+    /// Refuses what can't be finished in time, or has no room to wait.
+    pub(crate) fn admit_request(
+        &self,
+        entry: &TaskEntry,
+        rows: usize,
+        bytes: usize,
+        allowed: Duration,
+    ) -> Result<(), Refusal> {
+        let cost = self.admission.expected_cost(&entry.route.task) * rows as f64;
+        self.admission.admit_request(cost, bytes, allowed)
+    }
+
+    /// Takes a request in.
+    pub(crate) fn insert_request(&mut self, mut pending: PendingRequest) {
+        let task = &pending.entry.route.task;
+        pending.cost = self.admission.expected_cost(task) * pending.rows as f64;
+        self.admission.add_request(pending.cost, pending.bytes);
+        *self.alive.entry(pending.entry.generation).or_default() += 1;
+        self.waiting.push_request(task, pending.number, pending.parts.len());
+        self.requests.insert(pending.number, pending);
+    }
+
+    /// Takes a request out, however it ended.
+    pub(crate) fn remove_request(&mut self, number: RequestId) -> Option<PendingRequest> {
+        let pending = self.requests.remove(&number)?;
+        let per_row = pending.computed_seconds().map(|all| all / pending.rows.max(1) as f64);
+        let task = &pending.entry.route.task;
+        self.admission.remove_request(task, pending.cost, pending.bytes, per_row);
+        if let Some(count) = self.alive.get_mut(&pending.entry.generation) {
+            *count -= 1;
+            if *count == 0 {
+                self.alive.remove(&pending.entry.generation);
+            }
+        }
+        Some(pending)
+    }
+
+    /// Everything that can be sent now: the oldest first, as far as every instance on its way has
+    /// room.
+    pub(crate) fn take_sendable(&mut self) -> (Vec<OutgoingMessage>, InferenceResults) {
+        let (mut outgoing, mut results) = (Vec::new(), Vec::new());
+        loop {
+            // What was cancelled meanwhile is in no queue's way.
+            self.waiting.drop_finished(|number, part| {
+                let part = self.requests.get(&number).and_then(|p| p.parts.get(part));
+                part.is_none_or(|part| part.result.is_some())
+            });
+            let next = self.waiting.next_parts().filter_map(|(task, number, part)| {
+                Some((self.requests.get(&number)?.accepted, number, part, task.to_owned()))
+            });
+            let mut heads: Vec<(u64, RequestId, usize, String)> = next.collect();
+            heads.sort_unstable_by_key(|(accepted, number, ..)| (*accepted, *number));
+            let mut sent = false;
+            for (_, number, part, task) in heads {
+                let Some(chosen) = self.choose_instances(number) else {
+                    continue;
+                };
+                self.waiting.take_next(&task);
+                match self.dispatch_part(number, part, chosen) {
+                    Ok(departing) => outgoing.push(departing),
+                    Err(error) => results.extend(self.fail_request(number, error)),
+                }
+                sent = true;
+            }
+            if !sent {
+                return (outgoing, results);
+            }
+        }
+    }
+
+    fn choose_instances(&self, number: RequestId) -> Option<ChosenInstances> {
+        self.instances.choose_instances(&self.requests.get(&number)?.entry)
+    }
+
+    /// Sends a part of a request on its way.
+    fn dispatch_part(
+        &mut self,
+        number: RequestId,
+        part: usize,
+        chosen: ChosenInstances,
+    ) -> Result<OutgoingMessage> {
+        let ChosenInstances { names: instances, cut_short } = chosen;
+        let missing = || Error::lost("a request was cancelled");
+        let pending = self.requests.get(&number).ok_or_else(missing)?;
+        let flight = self.in_flight.next_flight();
+        let hops = pending.entry.route_hops(&instances);
+        let route = SourceRoute::write(REPLY_INBOX, flight, &hops)?;
+        let inputs = pending.parts.get(part).ok_or_else(missing)?.inputs.clone();
+        let task = pending.entry.route.task.clone();
+        let message = Message::new(number, &task, route.as_bytes())?
+            .with_accepted(pending.accepted)
+            .with_deadline(pending.deadline)
+            .with_trace(pending.trace.unwrap_or_default())
+            .with_tensors(inputs);
+        let instance = instances.first().cloned().ok_or_else(missing)?;
+        self.instances.reserve_places(&instances);
+        self.in_flight.add_part(number, PartInFlight { part, instances, task, cut_short });
+        Ok(OutgoingMessage { instance, message, request: number, flight })
+    }
+
+    /// A flight has ended, whatever came of it; `None` where it had ended before.
+    fn end_flight(&mut self, request: RequestId, flight: u32) -> Option<PartInFlight> {
+        let flight = self.in_flight.remove_part(request, flight)?;
+        self.instances.release_places(&flight.instances);
+        Some(flight)
+    }
+}

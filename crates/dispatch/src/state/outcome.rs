@@ -1,0 +1,164 @@
+//! What comes of parts that were sent: a reply, scores that may do, another try, or an error.
+
+use tessera_core::{Error, Tensor};
+use tessera_deploy::{ReplyOutcome, SourceRoute};
+use tessera_tensormq::RequestId;
+
+use super::{DispatcherState, InferenceResults};
+use crate::pending_request::{InferenceResult, PartResult};
+
+/// How often a part of a request is sent again.
+const MOST_RETRIES: u32 = 1;
+
+impl DispatcherState {
+    /// A flight that no reply will come of: its part is sent again, once.
+    pub(crate) fn retry_part(
+        &mut self,
+        request: RequestId,
+        flight: u32,
+        why: &str,
+    ) -> InferenceResults {
+        let Some(flight) = self.end_flight(request, flight) else {
+            return Vec::new();
+        };
+        let Some(pending) = self.requests.get_mut(&request) else {
+            return Vec::new();
+        };
+        let Some(part) = pending.parts.get_mut(flight.part).filter(|part| part.result.is_none())
+        else {
+            return Vec::new();
+        };
+        if part.tries >= MOST_RETRIES || pending.deadline.has_passed() {
+            let error = Error::lost(format!("an instance was lost: {why}"));
+            return self.fail_part(request, flight.part, error);
+        }
+        part.tries += 1;
+        pending.retries += 1;
+        let (task, part) = (flight.task, flight.part);
+        self.waiting.push_again(task, request, part);
+        Vec::new()
+    }
+
+    /// A flight that did not begin, as its inputs can't be brought to where they are read.
+    pub(crate) fn fail_unsent(
+        &mut self,
+        request: RequestId,
+        flight: u32,
+        error: Error,
+    ) -> InferenceResults {
+        match self.end_flight(request, flight) {
+            Some(flight) => self.fail_part(request, flight.part, error),
+            None => Vec::new(),
+        }
+    }
+
+    /// The result of a request that went wrong: a degraded answer where there is one.
+    pub(super) fn fail_request(&self, number: RequestId, error: Error) -> InferenceResults {
+        let Some(pending) = self.requests.get(&number) else {
+            return Vec::new();
+        };
+        let result = pending.degraded_result(&error.to_string()).unwrap_or_else(|| {
+            let task = &pending.entry.route.task;
+            Err(error.with_context(format!("task \"{task}\"")).into())
+        });
+        vec![(number, result)]
+    }
+
+    pub(crate) fn degraded_result(&self, number: RequestId, why: &str) -> Option<InferenceResult> {
+        self.requests.get(&number)?.degraded_result(why)
+    }
+
+    /// A reply came.
+    pub(crate) fn apply_reply(
+        &mut self,
+        request: RequestId,
+        outcome: ReplyOutcome,
+        route: &SourceRoute,
+        tensors: Vec<Tensor>,
+    ) -> InferenceResults {
+        if let ReplyOutcome::Standby(exit) = outcome {
+            return self.keep_standby(request, route.part(), exit, tensors);
+        }
+        if let ReplyOutcome::Lost(instance) = &outcome {
+            let why = format!("instance {instance} is gone");
+            return self.retry_part(request, route.part(), &why);
+        }
+        // The reply of a flight that was taken for lost may come after all, and is as good as its
+        // successor; but which part it was is not known any more.
+        let Some(flight) = self.end_flight(request, route.part()) else {
+            return Vec::new();
+        };
+        let Some(pending) = self.requests.get_mut(&request) else {
+            return Vec::new();
+        };
+        pending.hop_timings.extend(route.hop_timings());
+        let Some(part) = pending.parts.get_mut(flight.part).filter(|part| part.result.is_none())
+        else {
+            return Vec::new();
+        };
+        if let (ReplyOutcome::Done, Some(why)) = (&outcome, flight.cut_short) {
+            return self.fail_part(request, flight.part, Error::lost(why));
+        }
+        match outcome {
+            ReplyOutcome::Done => part.result = Some(PartResult { outputs: tensors, exit: None }),
+            ReplyOutcome::Exit(exit) => {
+                part.result = Some(PartResult { outputs: tensors, exit: Some(exit) });
+            }
+            ReplyOutcome::Late => {
+                let error = Error::timed_out("the deadline passed on the way");
+                return self.fail_part(request, flight.part, error);
+            }
+            ReplyOutcome::Failed(why) => {
+                return self.fail_part(request, flight.part, Error::engine(why));
+            }
+            ReplyOutcome::Standby(_) | ReplyOutcome::Lost(_) => {}
+        }
+        if let Some(result) = pending.complete_result() {
+            return vec![(request, result)];
+        }
+        // The last of several, of which another failed.
+        if pending.is_over() {
+            self.fail_request(request, Error::lost("a part of the request failed"))
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// A part that comes to no result. Where another part may still bring what a degraded answer
+    /// needs, the request waits for it.
+    fn fail_part(&mut self, number: RequestId, part: usize, error: Error) -> InferenceResults {
+        let Some(pending) = self.requests.get_mut(&number) else {
+            return Vec::new();
+        };
+        if let Some(part) = pending.parts.get_mut(part) {
+            part.has_failed = true;
+        }
+        if pending.entry.route.degrade && !pending.is_over() {
+            Vec::new()
+        } else {
+            self.fail_request(number, error)
+        }
+    }
+
+    /// Keeps the scores of an exit, should nothing better come.
+    fn keep_standby(
+        &mut self,
+        request: RequestId,
+        flight: u32,
+        exit: usize,
+        tensors: Vec<Tensor>,
+    ) -> InferenceResults {
+        let Some(part) = self.in_flight.part_number(request, flight) else {
+            return Vec::new();
+        };
+        let Some(pending) = self.requests.get_mut(&request) else {
+            return Vec::new();
+        };
+        if let (Some(part), Some(scores)) =
+            (pending.parts.get_mut(part), tensors.into_iter().next())
+        {
+            part.standby = Some((exit, scores));
+        }
+        Vec::new()
+    }
+}

@@ -1,0 +1,172 @@
+//! Inputs that a client has on a GPU, on their way to instances here and in other processes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tessera_core::{
+    DType, Device, Dim, Error, ErrorKind, HostBuffer, MemoryLocation, Region, Result, Tensor,
+    TensorMut, TensorType,
+};
+use tessera_deploy::{ReplyOutcome, RouteStep, SourceRoute, TaskRoute, UnitId};
+use tessera_dispatch::{Dispatcher, DispatcherOptions, ExportInput, InferenceRequest, UnitEntry};
+use tessera_graph::TensorPort;
+use tessera_telemetry::{EndedRequest, RequestObserver};
+use tessera_tensormq::{Endpoint, EndpointOptions, Inbox, InboxOptions, Peers, Received, Wait};
+
+/// Memory that claims to be on a GPU.
+struct Elsewhere(HostBuffer);
+
+impl Region for Elsewhere {
+    fn location(&self) -> MemoryLocation {
+        MemoryLocation::Cuda(7)
+    }
+    fn address(&self) -> NonNull<u8> {
+        self.0.address()
+    }
+    fn byte_len(&self) -> usize {
+        self.0.byte_len()
+    }
+    fn bytes(&self) -> Option<&[u8]> {
+        None
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+}
+
+struct Silent;
+
+impl RequestObserver for Silent {
+    fn request_ended(&self, _: &EndedRequest<'_>) {}
+}
+
+fn on_gpu() -> Tensor {
+    let region: Arc<dyn Region> = Arc::new(Elsewhere(HostBuffer::new(8)));
+    Tensor::from_region(DType::F32, &[2], region).unwrap()
+}
+
+fn asked(tensor: Tensor) -> InferenceRequest {
+    InferenceRequest {
+        task: "t".into(),
+        version: String::new(),
+        id: String::new(),
+        inputs: vec![("x".into(), tensor)],
+        timeout: None,
+        trace: None,
+    }
+}
+
+fn endpoint() -> Endpoint {
+    Endpoint::start(EndpointOptions::default()).unwrap()
+}
+
+/// A dispatcher with one task, whose one unit has the inbox that is returned.
+fn start(
+    here: &Endpoint,
+    there: &Endpoint,
+    export_input: ExportInput,
+) -> (Dispatcher, Arc<Peers>, Inbox) {
+    let inbox = there.create_inbox("instance", &InboxOptions::default()).unwrap();
+    let peers = Arc::new(Peers::new(here.clone()));
+    let mut address = inbox.address().clone();
+    address.device = Some(Device::Cuda(7));
+    peers.add_peer("instance", address);
+    let dispatcher = Dispatcher::start_empty(DispatcherOptions {
+        endpoint: here.clone(),
+        peers: Arc::clone(&peers),
+        cores: 1,
+        allocate_input: Arc::new(TensorMut::new_zeroed),
+        export_input,
+        most_waiting_bytes: 1 << 20,
+        observer: Arc::new(Silent),
+    })
+    .unwrap();
+    let port = |name: &str| TensorPort {
+        name: name.into(),
+        tensor_type: TensorType::new(DType::F32, vec![Dim::Fixed(2)]),
+    };
+    let unit = UnitId("u".into());
+    let route = TaskRoute {
+        task: "t".into(),
+        version: "1".into(),
+        inputs: vec![port("x")],
+        outputs: vec![port("y")],
+        steps: vec![RouteStep { unit: unit.clone(), inputs: vec![0], keep: vec![1], exit: None }],
+        exits: Vec::new(),
+        deadline: Duration::from_secs(20),
+        degrade: false,
+        max_rows: 0,
+    };
+    let entry = UnitEntry { window: 1, time: Duration::ZERO };
+    dispatcher.swap_routes(vec![route], HashMap::from([(unit.clone(), entry)]));
+    dispatcher.instance_up(&unit, "instance");
+    (dispatcher, peers, inbox)
+}
+
+/// Takes a request, answers it with zeros, and returns its input.
+fn serve(there: &Endpoint, peers: &Peers, inbox: &mut Inbox) -> Tensor {
+    let received = inbox.receive(Wait::at_most(Duration::from_secs(10)));
+    let Some(Received::Message(mut message)) = received else {
+        panic!("no request came");
+    };
+    let route = SourceRoute::read(message.route()).unwrap();
+    let zeros = Tensor::from_f32(&[2], &[0.0, 0.0]).unwrap();
+    let reply = message.with_route(route.with_outcome(&ReplyOutcome::Done).as_bytes()).unwrap();
+    let reply = reply.with_tensors(vec![zeros]);
+    let replies =
+        peers.addresses().into_iter().find(|(name, _)| name == route.reply_inbox()).unwrap().1;
+    let mut sender = there.connect(&replies).unwrap();
+    sender.send(reply, Wait::No).unwrap();
+    message.take_tensors().pop().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_input_on_a_gpu_is_brought_to_another_process() {
+    let (here, there) = (endpoint(), endpoint());
+    let devices: Arc<Mutex<Vec<Option<Device>>>> = Arc::default();
+    let seen = Arc::clone(&devices);
+    let export_input: ExportInput = Arc::new(move |tensor, device| {
+        assert_eq!(tensor.location(), MemoryLocation::Cuda(7));
+        seen.lock().unwrap().push(device);
+        Tensor::from_f32(tensor.shape(), &[3.0, 4.0])
+    });
+    let (dispatcher, peers, mut inbox) = start(&here, &there, export_input);
+    let other = there.clone();
+    let instance = tokio::task::spawn_blocking(move || serve(&other, &peers, &mut inbox).to_f64());
+    dispatcher.infer(asked(on_gpu())).await.unwrap();
+    assert_eq!(instance.await.unwrap().unwrap(), [3.0, 4.0]);
+    assert_eq!(*devices.lock().unwrap(), [Some(Device::Cuda(7))]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_input_on_a_gpu_is_handed_over_within_a_process() {
+    let here = endpoint();
+    let export_input: ExportInput = Arc::new(|_, _| Err(Error::engine("nothing is to be brought")));
+    let (dispatcher, peers, mut inbox) = start(&here, &here, export_input);
+    let input = on_gpu();
+    let other = here.clone();
+    let instance = tokio::task::spawn_blocking(move || serve(&other, &peers, &mut inbox));
+    dispatcher.infer(asked(input.clone())).await.unwrap();
+    let got = instance.await.unwrap();
+    assert_eq!((got.location(), got.address()), (MemoryLocation::Cuda(7), input.address()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_input_that_can_not_be_brought_fails_and_holds_up_nobody() -> Result<()> {
+    let (here, there) = (endpoint(), endpoint());
+    let export_input: ExportInput = Arc::new(|_, _| Err(Error::full("no memory")));
+    let (dispatcher, peers, mut inbox) = start(&here, &there, export_input);
+    let refused = dispatcher.infer(asked(on_gpu())).await.unwrap_err().error;
+    assert_eq!(refused.kind(), ErrorKind::Full);
+    assert_eq!(refused.to_string(), "task \"t\": no memory");
+    assert_eq!(dispatcher.instance_in_flight("instance"), 0);
+    let other = there.clone();
+    let instance = tokio::task::spawn_blocking(move || serve(&other, &peers, &mut inbox).to_f64());
+    dispatcher.infer(asked(Tensor::from_f32(&[2], &[1.0, 2.0])?)).await.unwrap();
+    assert_eq!(instance.await.unwrap().unwrap(), [1.0, 2.0]);
+    Ok(())
+}

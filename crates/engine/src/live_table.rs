@@ -1,0 +1,56 @@
+//! A table of what is in use: an entry is there for as long as somebody holds it.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, Weak};
+
+use tessera_core::{Result, lock};
+
+/// What is in use, by key.
+pub(crate) struct LiveTable<K, V>(Mutex<HashMap<K, Weak<V>>>);
+
+impl<K, V> Default for LiveTable<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Eq + Hash, V> LiveTable<K, V> {
+    /// The entry that is still in use, or a new one.
+    pub(crate) fn get_or_make(&self, key: K, make: impl FnOnce() -> Result<V>) -> Result<Arc<V>> {
+        if let Some(known) = lock(&self.0).get(&key).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        let made = Arc::new(make()?);
+        let mut table = lock(&self.0);
+        table.retain(|_, entry| entry.strong_count() > 0);
+        // Somebody may have been quicker; whoever came first is shared.
+        if let Some(known) = table.get(&key).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        table.insert(key, Arc::downgrade(&made));
+        Ok(made)
+    }
+
+    /// Everything that is in use.
+    pub(crate) fn live_values(&self) -> Vec<Arc<V>> {
+        lock(&self.0).values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_shared_while_somebody_has_it_and_made_anew_afterwards() {
+        let table = LiveTable::<u32, String>::default();
+        let first = table.get_or_make(1, || Ok("first".to_owned())).unwrap();
+        let second = table.get_or_make(1, || Ok("second".to_owned())).unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        assert_eq!(table.live_values().len(), 1);
+        drop((first, second));
+        assert!(table.live_values().is_empty());
+        assert_eq!(*table.get_or_make(1, || Ok("third".to_owned())).unwrap(), "third");
+    }
+}

@@ -1,0 +1,165 @@
+//! Running a session on memory that the caller owns.
+
+use std::ffi::CString;
+use std::ptr;
+use std::sync::Arc;
+
+use ort::AsPointer;
+use ort::session::Session as OrtSession;
+use tessera_core::{DType, Error, Result, Tensor, TensorMut};
+
+use super::ort_value::{OrtValue, check_status};
+use super::prepared_block::PreparedBlock;
+use super::session_run_options::SessionRunOptions;
+use crate::EngineSession;
+use crate::program::{check_bound_outputs, check_run_arguments};
+
+/// A session that several may run at the same time.
+pub(super) struct SharedSession {
+    // Dropped first: the session refers to the weights below.
+    session: OrtSession,
+    _weights: Option<(Arc<PreparedBlock>, Vec<OrtValue>)>,
+}
+
+impl SharedSession {
+    /// A session over weights that are ours.
+    pub(super) fn of_block(
+        session: OrtSession,
+        prepared: Arc<PreparedBlock>,
+        weights: Vec<OrtValue>,
+    ) -> Self {
+        Self { session, _weights: Some((prepared, weights)) }
+    }
+
+    /// A session that has its weights from a file.
+    pub(super) fn of_file(session: OrtSession) -> Self {
+        Self { session, _weights: None }
+    }
+}
+
+/// A loaded block or file.
+pub(super) struct OrtCpuSession {
+    session: Arc<SharedSession>,
+    label: String,
+    inputs: Vec<(String, DType)>,
+    outputs: Vec<(String, DType)>,
+    input_names: Vec<CString>,
+    output_names: Vec<CString>,
+    /// Whether the next run shrinks the arena.
+    shrinks_arena: bool,
+}
+
+impl OrtCpuSession {
+    pub(super) fn new(
+        session: Arc<SharedSession>,
+        label: String,
+        inputs: Vec<(String, DType)>,
+        outputs: Vec<(String, DType)>,
+    ) -> Result<Self> {
+        let (input_names, output_names) =
+            (port_names(&label, &inputs)?, port_names(&label, &outputs)?);
+        let shrinks = false;
+        Ok(Self {
+            session,
+            label,
+            inputs,
+            outputs,
+            input_names,
+            output_names,
+            shrinks_arena: shrinks,
+        })
+    }
+
+    fn run_values(
+        &mut self,
+        inputs: &[OrtValue],
+        bound: &[Option<OrtValue>],
+    ) -> ort::Result<Vec<*mut ort_sys::OrtValue>> {
+        let input_names: Vec<_> = self.input_names.iter().map(|name| name.as_ptr()).collect();
+        let output_names: Vec<_> = self.output_names.iter().map(|name| name.as_ptr()).collect();
+        let inputs: Vec<_> = inputs.iter().map(|value| value.as_ptr().cast_const()).collect();
+        let mut outputs: Vec<_> = bound
+            .iter()
+            .map(|value| value.as_ref().map_or(ptr::null_mut(), OrtValue::as_ptr))
+            .collect();
+        let shrinking = std::mem::take(&mut self.shrinks_arena)
+            .then(SessionRunOptions::shrinking_arena)
+            .transpose()?;
+        let options = shrinking.as_ref().map_or(ptr::null(), SessionRunOptions::as_ptr);
+        // SAFETY: names, values and options live until the call returns and there is one value per
+        // name. Runs of one session at the same time are something that ONNX Runtime promises to
+        // take.
+        check_status(unsafe {
+            (ort::api().Run)(
+                self.session.session.ptr().cast_mut(),
+                options,
+                input_names.as_ptr(),
+                inputs.as_ptr(),
+                inputs.len(),
+                output_names.as_ptr(),
+                outputs.len(),
+                outputs.as_mut_ptr(),
+            )
+        })?;
+        Ok(outputs)
+    }
+}
+
+/// Names as the library takes them.
+pub(super) fn port_names(label: &str, ports: &[(String, DType)]) -> Result<Vec<CString>> {
+    let names = ports.iter().map(|(name, _)| CString::new(name.as_str()));
+    names
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|_| Error::invalid(format!("{label}: a name with a zero byte in it")))
+}
+
+impl EngineSession for OrtCpuSession {
+    fn computes_in_place(&self) -> bool {
+        true
+    }
+
+    fn release_memory(&mut self) {
+        self.shrinks_arena = true;
+    }
+
+    fn run_inference(
+        &mut self,
+        inputs: &[Tensor],
+        mut outputs: Vec<Option<TensorMut>>,
+    ) -> Result<Vec<Tensor>> {
+        check_run_arguments(
+            &self.label,
+            &self.inputs,
+            inputs,
+            (outputs.len(), self.outputs.len()),
+        )?;
+        check_bound_outputs(&self.label, &self.outputs, &outputs)?;
+        let label = self.label.clone();
+        let fail = |error: ort::Error| super::session_builder::engine_error(&label, &error);
+        let values = inputs.iter().map(OrtValue::over_tensor).collect::<ort::Result<Vec<_>>>();
+        let values = values.map_err(&fail)?;
+        let bound = outputs
+            .iter_mut()
+            .map(|output| output.as_mut().map(OrtValue::over_tensor_mut).transpose())
+            .collect::<ort::Result<Vec<_>>>();
+        let bound = bound.map_err(&fail)?;
+        let pointers = self.run_values(&values, &bound).map_err(&fail)?;
+        pointers
+            .into_iter()
+            .zip(bound)
+            .zip(outputs)
+            .map(|((pointer, bound), output)| match (bound, output) {
+                // The run wrote to the caller's memory.
+                (Some(_), Some(output)) => Ok(output.freeze()),
+                _ => {
+                    // SAFETY: the run allocated this value for us and keeps no hold on it.
+                    let value = unsafe { OrtValue::from_raw(pointer) };
+                    let value = value.ok_or_else(|| {
+                        Error::engine(format!("{label}: ONNX Runtime returned no output"))
+                    })?;
+                    value.into_tensor().map_err(&fail)
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,108 @@
+//! A loaded block or file on a GPU, whose runs may be replayed from a CUDA graph.
+
+use std::sync::Arc;
+
+use ort::session::Session as OrtSession;
+use tessera_core::{DType, MemoryLocation, Result, Tensor, TensorMut};
+use tessera_cuda::{CaptureStream, Gpu, to_device};
+
+use super::bound_session::{BoundSession, SessionPorts};
+use super::graph_cache::{CudaGraphCache, ReplayOutcome};
+use super::session_factory::GpuSessionFactory;
+use crate::onnxruntime::ort_value::OrtValue;
+use crate::onnxruntime::session_builder::engine_error;
+use crate::program::{check_bound_outputs, check_run_arguments};
+use crate::{CudaEngineSession, EngineSession};
+
+/// A loaded block or file on a GPU.
+pub(super) struct OrtCudaSession {
+    session: BoundSession,
+    gpu: Arc<Gpu>,
+    ports: Arc<SessionPorts>,
+    /// Makes sessions to capture; `None` for a file.
+    session_factory: Option<Arc<GpuSessionFactory>>,
+    cuda_graphs: Option<CudaGraphCache>,
+}
+
+impl OrtCudaSession {
+    pub(super) fn of_block(session_factory: GpuSessionFactory) -> Result<Self> {
+        let (gpu, ports) = (Arc::clone(&session_factory.gpu), Arc::clone(&session_factory.ports));
+        let session = session_factory.make_session(gpu.stream_pointer())?;
+        let session_factory = Some(Arc::new(session_factory));
+        Ok(Self { session, gpu, ports, session_factory, cuda_graphs: None })
+    }
+
+    pub(super) fn of_file(session: OrtSession, gpu: Arc<Gpu>, ports: SessionPorts) -> Result<Self> {
+        let ports = Arc::new(ports);
+        let session = BoundSession::new(session, None, Arc::clone(&ports), gpu.number())?;
+        Ok(Self { session, gpu, ports, session_factory: None, cuda_graphs: None })
+    }
+}
+
+impl CudaEngineSession for OrtCudaSession {
+    fn capture_cuda_graphs(&mut self) {
+        let may = |factory: &Arc<GpuSessionFactory>| {
+            let is_wanted = factory.options.cuda.cuda_graphs && self.cuda_graphs.is_none();
+            is_wanted && self.session.is_on_gpu()
+        };
+        let Some(factory) = self.session_factory.clone().filter(may) else { return };
+        let (gpu, ports) = (Arc::clone(&self.gpu), Arc::clone(&self.ports));
+        let make = Box::new(move |stream: &CaptureStream| factory.make_capture_session(stream));
+        self.cuda_graphs = Some(CudaGraphCache::new(gpu, ports, make));
+    }
+
+    fn replayed_runs(&self) -> u64 {
+        self.cuda_graphs.as_ref().map_or(0, CudaGraphCache::replayed_runs)
+    }
+}
+
+impl EngineSession for OrtCudaSession {
+    fn computes_in_place(&self) -> bool {
+        false
+    }
+
+    fn run_inference(
+        &mut self,
+        inputs: &[Tensor],
+        outputs: Vec<Option<TensorMut>>,
+    ) -> Result<Vec<Tensor>> {
+        let label = &self.ports.label;
+        let counts = (outputs.len(), self.ports.outputs.len());
+        check_run_arguments(label, &self.ports.inputs, inputs, counts)?;
+        check_bound_outputs(label, &self.ports.outputs, &outputs)?;
+        let fail = |error: ort::Error| engine_error(label, &error);
+        let given = inputs.iter().map(|input| match input.dtype() {
+            DType::String => Ok(input.clone()),
+            _ => to_device(&self.gpu, input),
+        });
+        let given = given.collect::<Result<Vec<_>>>().map_err(|error| error.with_context(label))?;
+        let mut outputs = match &self.cuda_graphs {
+            Some(cuda_graphs) => match cuda_graphs.replay_or_capture(&given, outputs)? {
+                ReplayOutcome::Replayed(outputs) => return Ok(outputs),
+                ReplayOutcome::NotReplayed(outputs) => outputs,
+            },
+            None => outputs,
+        };
+        let values = given.iter().map(OrtValue::over_tensor).collect::<ort::Result<Vec<_>>>();
+        let values = values.map_err(fail)?;
+        let bound = outputs
+            .iter_mut()
+            .map(|output| output.as_mut().map(OrtValue::over_tensor_mut).transpose())
+            .collect::<ort::Result<Vec<_>>>();
+        let bound = bound.map_err(fail)?;
+        let made = self.session.run_bound(&values, &bound).map_err(fail)?;
+        let on_host =
+            outputs.iter().flatten().any(|output| output.location() == MemoryLocation::Host);
+        if on_host {
+            self.gpu.synchronise_stream()?;
+        }
+        let pairs = made.into_iter().zip(outputs);
+        pairs
+            .map(|(value, output)| match output {
+                // The run wrote to the caller's memory.
+                Some(output) => Ok(output.freeze()),
+                None => value.into_tensor_at(self.session.location()).map_err(fail),
+            })
+            .collect()
+    }
+}

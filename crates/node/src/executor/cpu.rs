@@ -1,0 +1,213 @@
+//! Runs units on the CPU: on as many cores as a permit is for, into memory that the next unit
+//! reads.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+
+use tessera_core::{ErrorKind, MemoryLocation, Result, Tensor, concatenate_rows, lock};
+use tessera_engine::EngineSession;
+use tessera_tensormq::{Deadline, Wait};
+
+use super::{BatchFailure, BatchRun, ExecutedBatch, Executor, UnitMemory, UnitResources};
+use crate::batch::{self, BatchPolicy};
+use crate::device_transfer::{bring_to_host, place_for_instance};
+use crate::entropy::entropy_by_row;
+use crate::memory::{HostMemory, SharedHostMemory, TensorMemory};
+use crate::permits::{CorePermit, CorePermits};
+use crate::unit_blocks::{UnitBlocks, input_shapes};
+use crate::worker::batch_item::ExecutedRequest;
+use crate::worker::context::WorkerContext;
+use crate::worker::exit::request_entropies;
+use crate::worker::forward::PlaceTensors;
+
+/// Largest batch where calibration found that batches pay.
+const MOST_ROWS: usize = 16;
+
+/// Most batches that a worker runs at the same time.
+const MOST_CONCURRENT_RUNS: usize = 4;
+
+/// A session for each block.
+type BlockSessions = Vec<Box<dyn EngineSession>>;
+
+/// Runs a unit on the CPU.
+pub(super) struct CpuExecutor {
+    blocks: Arc<UnitBlocks>,
+    permits: Arc<dyn CorePermits>,
+    memory: Arc<dyn TensorMemory>,
+    /// Sessions that nobody runs at the moment, by number of threads.
+    free_sessions: Mutex<BTreeMap<NonZeroUsize, Vec<BlockSessions>>>,
+}
+
+impl CpuExecutor {
+    /// Loads sessions for the smallest and the largest permit, which are common; others are loaded
+    /// when they come up.
+    pub(super) fn load_sessions(blocks: Arc<UnitBlocks>, resources: UnitResources) -> Result<Self> {
+        let UnitResources { permits, memory } = resources;
+        let memory: Arc<dyn TensorMemory> = match memory {
+            UnitMemory::InProcess(memory) => memory,
+            UnitMemory::Shared(endpoint) => Arc::new(SharedHostMemory::new(endpoint)),
+        };
+        let sizes = permits.permit_sizes();
+        let executor = Self { blocks, permits, memory, free_sessions: Mutex::default() };
+        for threads in [sizes.first(), sizes.last()].into_iter().flatten() {
+            let sessions = executor.take_sessions(*threads)?;
+            executor.give_sessions_back(*threads, sessions);
+        }
+        Ok(executor)
+    }
+
+    fn take_sessions(&self, threads: NonZeroUsize) -> Result<BlockSessions> {
+        match lock(&self.free_sessions).get_mut(&threads).and_then(Vec::pop) {
+            Some(free) => Ok(free),
+            None => self.blocks.load_sessions(threads),
+        }
+    }
+
+    fn give_sessions_back(&self, threads: NonZeroUsize, sessions: BlockSessions) {
+        lock(&self.free_sessions).entry(threads).or_default().push(sessions);
+    }
+
+    /// Runs the unit on so many threads; outputs are in `memory` wherever that can be known before.
+    fn run_into(
+        &self,
+        threads: NonZeroUsize,
+        inputs: Vec<Tensor>,
+        memory: &dyn TensorMemory,
+        wait: Wait,
+    ) -> Result<Vec<Tensor>> {
+        let inputs = &bring_to_host(inputs)?[..];
+        let mut sessions = self.take_sessions(threads)?;
+        let result = self.run_sessions(&mut sessions, inputs, memory, wait);
+        self.give_sessions_back(threads, sessions);
+        // What the engine allocated itself would be copied when it is sent, to one of few buffers
+        // that whoever receives it may keep.
+        result?.into_iter().map(|output| memory.adopt_tensor(output, wait)).collect()
+    }
+
+    fn run_sessions(
+        &self,
+        sessions: &mut BlockSessions,
+        inputs: &[Tensor],
+        memory: &dyn TensorMemory,
+        wait: Wait,
+    ) -> Result<Vec<Tensor>> {
+        let key = input_shapes(inputs);
+        match self.blocks.known_output_shapes(&key) {
+            Some(Some(shapes)) => {
+                let bound = self.blocks.bind_outputs(&shapes, memory, wait);
+                match bound.and_then(|bound| self.blocks.run_blocks(sessions, inputs, bound)) {
+                    Err(error)
+                        if !matches!(error.kind(), ErrorKind::Full | ErrorKind::TimedOut) =>
+                    {
+                        // The shapes may depend on what is in the tensors.
+                        let result = self.blocks.run_blocks(sessions, inputs, Vec::new());
+                        if result.is_ok() {
+                            self.blocks.forget_output_shapes(key);
+                        }
+                        result
+                    }
+                    result => result,
+                }
+            }
+            Some(None) => self.blocks.run_blocks(sessions, inputs, Vec::new()),
+            None => {
+                let result = self.blocks.run_blocks(sessions, inputs, Vec::new());
+                if let Ok(outputs) = &result {
+                    self.blocks.remember_output_shapes(key, outputs);
+                }
+                result
+            }
+        }
+    }
+
+    /// The inputs of a batch as one.
+    fn join_inputs(&self, run: &BatchRun<'_>) -> Result<Vec<Tensor>> {
+        let inputs = run.batch.first().map_or(0, |first| first.inputs.len());
+        (0..inputs)
+            .map(|input| {
+                let parts: Vec<&Tensor> =
+                    run.batch.iter().map(|item| &item.inputs[input]).collect();
+                batch::join_rows(&parts, |parts, _| {
+                    concatenate_rows(parts, |dtype, shape| {
+                        self.memory.allocate_tensor(dtype, shape, run.wait)
+                    })
+                })
+            })
+            .collect()
+    }
+}
+
+impl Executor for CpuExecutor {
+    fn batch_policy(&self) -> BatchPolicy {
+        BatchPolicy { most_rows: MOST_ROWS, ..BatchPolicy::default() }
+    }
+
+    /// As many as there are cores, or few enough that each of them gets several.
+    fn concurrent_runs(&self, cores: NonZeroUsize) -> NonZeroUsize {
+        NonZeroUsize::new(MOST_CONCURRENT_RUNS).map_or(cores, |most| cores.min(most))
+    }
+
+    fn acquire_permit(&self, since: u64) -> Result<CorePermit> {
+        self.permits.acquire_permit(since)
+    }
+
+    fn run_batch<'a>(
+        &'a self,
+        run: &BatchRun<'_>,
+        permit: &mut CorePermit,
+    ) -> Result<ExecutedBatch<'a>, BatchFailure> {
+        let mut timing = run.begin_timing();
+        let results = super::catch_panic(|| {
+            let begun = Deadline::now().nanoseconds();
+            let inputs = self.join_inputs(run)?;
+            let outputs = self.run_into(permit.cores(), inputs, &*self.memory, run.wait)?;
+            timing.computed = Deadline::now().nanoseconds().saturating_sub(begun);
+            permit.finish_run();
+            let entropies = request_entropies(run.batch, &outputs, run.rows, entropy_by_row);
+            timing.apart = Deadline::now().nanoseconds().saturating_sub(begun);
+            Ok(batch::split_rows(&outputs, run.rows)?.into_iter().zip(entropies))
+        })?;
+        Ok(ExecutedBatch { results: results.map(Some).collect(), timing, afterwards: None })
+    }
+
+    fn hand_on(&self, context: &WorkerContext, executed: Vec<ExecutedRequest>) {
+        executed.into_iter().for_each(|request| context.forward_request(request, self));
+    }
+
+    fn run_unit(
+        &self,
+        threads: NonZeroUsize,
+        inputs: &[Tensor],
+        memory: &HostMemory,
+        wait: Wait,
+    ) -> Result<Vec<Tensor>> {
+        self.run_into(threads, inputs.to_vec(), memory, wait)
+    }
+
+    fn release_memory(&self, threads: NonZeroUsize) {
+        let mut free = lock(&self.free_sessions);
+        for session in free.get_mut(&threads).into_iter().flatten().flatten() {
+            session.release_memory();
+        }
+    }
+}
+
+impl PlaceTensors for CpuExecutor {
+    /// What it computed is where every instance reads it; what it only passes on may be elsewhere.
+    fn place_for_instance(
+        &self,
+        context: &WorkerContext,
+        instance: &str,
+        tensors: Vec<Tensor>,
+    ) -> Result<Vec<Tensor>> {
+        if tensors.iter().all(|tensor| tensor.location() == MemoryLocation::Host) {
+            return Ok(tensors);
+        }
+        place_for_instance(&context.peers, instance, tensors, &|_, _| None)
+    }
+
+    fn place_for_reply(&self, tensors: Vec<Tensor>) -> Result<(Vec<Tensor>, bool)> {
+        Ok((bring_to_host(tensors)?, false))
+    }
+}

@@ -1,0 +1,101 @@
+//! The place of an instance: what is in it, and when it is filled again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tessera_deploy::{Unit, UnitId};
+
+use crate::instance::{RunningInstance, UnitProcess};
+use crate::worker::Heartbeat;
+
+/// After so many failed starts in a row an instance counts as failed.
+const MOST_TRIES: u32 = 5;
+/// How long to wait after the first failed start; twice as long after each more.
+const RESTART_BACKOFF: Duration = Duration::from_millis(100);
+/// How long to wait before a failed instance is tried again.
+const FAILED_RETRY_DELAY: Duration = Duration::from_secs(30);
+
+/// How an instance is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InstanceState {
+    /// It is being loaded.
+    Starting,
+    /// It takes requests.
+    Up,
+    /// It ended and is about to be started again.
+    Restarting,
+    /// It keeps ending, and why.
+    Failed(String),
+    /// It was told to stop.
+    Stopped,
+}
+
+/// The place of an instance.
+pub(crate) struct InstanceSlot {
+    pub(crate) unit: Arc<Unit>,
+    /// Counts starts; part of the instance's name.
+    pub(crate) generation: u64,
+    pub(crate) running: Option<RunningInstance>,
+    pub(crate) state: InstanceState,
+    pub(crate) since: Instant,
+    /// Starts in a row that were of no use.
+    pub(crate) failures: u32,
+    pub(crate) restarts: u64,
+    /// When to start it again.
+    pub(crate) restart_at: Option<Instant>,
+}
+
+/// What answers a ping.
+pub(crate) enum PingTarget {
+    Threads(Heartbeat),
+    Process(Arc<UnitProcess>),
+}
+
+impl InstanceSlot {
+    pub(crate) fn new(unit: Arc<Unit>) -> Self {
+        Self {
+            unit,
+            generation: 0,
+            running: None,
+            state: InstanceState::Starting,
+            since: Instant::now(),
+            failures: 0,
+            restarts: 0,
+            restart_at: None,
+        }
+    }
+
+    pub(crate) fn name(&self, key: &(UnitId, usize)) -> String {
+        instance_name(key, self.generation)
+    }
+
+    pub(crate) fn ping_target(&self) -> Option<PingTarget> {
+        Some(match self.running.as_ref()? {
+            RunningInstance::Threads(worker) => PingTarget::Threads(worker.current_heartbeat()),
+            RunningInstance::Process(process) => PingTarget::Process(Arc::clone(process)),
+        })
+    }
+
+    /// Decides when to start it again.
+    pub(crate) fn note_failure(&mut self, was_useful: bool, why: &str) {
+        self.failures = if was_useful { 0 } else { self.failures + 1 };
+        let now = Instant::now();
+        if self.failures >= MOST_TRIES {
+            self.state = InstanceState::Failed(why.to_owned());
+            self.restart_at = Some(now + FAILED_RETRY_DELAY);
+            return;
+        }
+        self.state = InstanceState::Restarting;
+        let wait = match self.failures {
+            0 => Duration::ZERO,
+            failures => RESTART_BACKOFF * 2u32.saturating_pow(failures - 1),
+        };
+        self.restart_at = Some(now + wait);
+    }
+}
+
+pub(crate) fn instance_name((unit, replica): &(UnitId, usize), generation: u64) -> String {
+    format!("{unit}.{replica}.{generation}")
+}

@@ -1,0 +1,366 @@
+//! A node: it starts the instances of units, watches over them, and starts those that end again.
+
+mod ending;
+mod starting;
+mod watch;
+
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tessera_core::{Error, Result};
+use tessera_deploy::{Unit, UnitId};
+use tessera_engine::{CudaOptions, Engine, EngineName};
+use tessera_repository::Repository;
+use tessera_tensormq::{Peers, RequestId};
+
+use self::watch::SILENCE_TIMEOUT;
+use crate::calibration::Calibration;
+use crate::cancelled::CancelledRequests;
+use crate::instance::RunningInstance;
+use crate::instance_slot::{InstanceSlot, InstanceState, PingTarget};
+use crate::memory::HostMemory;
+use crate::permits::MachineCorePermits;
+use crate::process_protocol::UnitProcessCommand;
+use crate::worker::{Heartbeat, LocalWorkers};
+use tessera_core::lock;
+
+/// How often instances are looked at.
+const WATCH_INTERVAL: Duration = Duration::from_millis(250);
+
+/// What a node needs to know.
+pub struct NodeOptions {
+    /// Which engine.
+    pub engine: EngineName,
+    /// Where blocks are.
+    pub repository: PathBuf,
+    /// Cores to compute on.
+    pub cores: NonZeroUsize,
+    /// The program that runs an instance in a process of its own, when called as
+    /// `PROGRAM instance`.
+    pub program: PathBuf,
+    /// Where prepared blocks are kept.
+    pub cache: Option<PathBuf>,
+    /// How units run on a GPU.
+    pub cuda: CudaOptions,
+}
+
+/// What happens to instances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeEvent {
+    /// An instance takes requests.
+    Up {
+        /// Its unit.
+        unit: UnitId,
+        /// Its name.
+        instance: String,
+    },
+    /// An instance is gone, with everything that it was doing.
+    Down {
+        /// Its unit.
+        unit: UnitId,
+        /// Its name.
+        instance: String,
+        /// Why, for people.
+        why: String,
+        /// Whether it is started again; `false` for one that failed too often or was told to stop.
+        comes_back: bool,
+    },
+    /// A request is lost on its way, whatever comes of it.
+    Lost {
+        /// Its number.
+        request: RequestId,
+        /// Which try it was.
+        part: u32,
+    },
+}
+
+/// What a node tells of an instance.
+#[derive(Clone, Debug, Serialize)]
+pub struct InstanceStatus {
+    /// Its unit.
+    pub unit: UnitId,
+    /// Its name, which changes when it is started again.
+    pub instance: String,
+    /// How it is.
+    pub state: InstanceState,
+    /// Its process, where it has one of its own.
+    pub process: Option<u32>,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// What it is doing.
+    pub heartbeat: Heartbeat,
+}
+
+/// What is known of a unit since it was first loaded.
+#[derive(Clone, Debug)]
+pub struct UnitFacts {
+    /// What its calibration showed.
+    pub calibration: Calibration,
+    /// Bytes of its weights.
+    pub weight_bytes: usize,
+    /// Whether its blocks run as one.
+    pub is_fused: bool,
+}
+
+/// Runs instances of units.
+#[derive(Clone)]
+pub struct NodeSupervisor(Arc<SupervisorInner>);
+
+struct SupervisorInner {
+    options: NodeOptions,
+    engine: Arc<dyn Engine>,
+    repository: Repository,
+    cores: MachineCorePermits,
+    memory: Arc<HostMemory>,
+    cancelled: Arc<CancelledRequests>,
+    local_workers: Arc<LocalWorkers>,
+    peers: Arc<Peers>,
+    slots: Mutex<BTreeMap<(UnitId, usize), InstanceSlot>>,
+    facts: Mutex<HashMap<UnitId, UnitFacts>>,
+    events: Box<dyn Fn(NodeEvent) + Send + Sync>,
+    pings: AtomicU64,
+    /// Counts starts of instances.
+    starts: AtomicU64,
+    is_stopping: AtomicBool,
+    /// Whether it was told that processes take turns on a GPU.
+    has_warned: AtomicBool,
+    /// Held while others are told that an instance is gone.
+    announcing: Mutex<()>,
+}
+
+impl NodeSupervisor {
+    /// A node without instances. `events` is called from threads of the node and must not wait.
+    pub fn new(
+        options: NodeOptions,
+        peers: Arc<Peers>,
+        events: impl Fn(NodeEvent) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let (engine, note) = tessera_engine::choose_engine(options.engine)?;
+        if let Some(note) = note {
+            tracing::warn!("{note}");
+        }
+        let repository = Repository::open(&options.repository)?;
+        let inner = Arc::new(SupervisorInner {
+            cores: MachineCorePermits::new(options.cores),
+            options,
+            engine,
+            repository,
+            memory: Arc::default(),
+            cancelled: Arc::default(),
+            peers,
+            slots: Mutex::default(),
+            facts: Mutex::default(),
+            events: Box::new(events),
+            pings: AtomicU64::new(1),
+            starts: AtomicU64::new(1),
+            is_stopping: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
+            announcing: Mutex::default(),
+            local_workers: Arc::default(),
+        });
+        let watched = Arc::downgrade(&inner);
+        std::thread::Builder::new()
+            .name("supervise".to_owned())
+            .spawn(move || {
+                while let Some(inner) = watched.upgrade() {
+                    if inner.is_stopping.load(Ordering::Acquire) {
+                        return;
+                    }
+                    inner.watch_instances();
+                    drop(inner);
+                    std::thread::sleep(WATCH_INTERVAL);
+                }
+            })
+            .map_err(|error| Error::from_io("a thread that watches over instances", &error))?;
+        Ok(Self(inner))
+    }
+
+    /// The engine's name and version.
+    pub fn engine_name_and_version(&self) -> (String, String) {
+        (self.0.engine.name().to_owned(), self.0.engine.version())
+    }
+
+    /// Makes sure that a unit has as many instances as it should, or more; returns when they take
+    /// requests.
+    ///
+    /// Fails where one can't be started, and then leaves none of those behind that it started.
+    pub fn start_unit(&self, unit: &Unit) -> Result<()> {
+        let unit = Arc::new(unit.clone());
+        let mut made = Vec::new();
+        for replica in 0..unit.settings.replicas.max(1) {
+            let key = (unit.id.clone(), replica);
+            {
+                let mut slots = lock(&self.0.slots);
+                if let Some(slot) = slots.get_mut(&key) {
+                    // One that was stopped or has failed stays as it is: nobody asked for it here.
+                    slot.unit = Arc::clone(&unit);
+                    continue;
+                }
+                slots.insert(key.clone(), InstanceSlot::new(Arc::clone(&unit)));
+            }
+            made.push(key.clone());
+            if let Err(error) = self.0.start_instance(&key) {
+                for key in made {
+                    self.0.remove_slot(&key);
+                }
+                let tasks = unit.tasks.join(", ");
+                return Err(error.with_context(format!("unit {} (of {tasks})", unit.id)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the instances of a unit again that were told to stop or have failed.
+    pub fn restart_unit(&self, unit: &UnitId) -> Result<()> {
+        let keys: Vec<_> = {
+            let mut slots = lock(&self.0.slots);
+            let stopped = slots.iter_mut().filter(|((id, _), slot)| {
+                id == unit
+                    && matches!(slot.state, InstanceState::Failed(_) | InstanceState::Stopped)
+            });
+            stopped
+                .map(|(key, slot)| {
+                    slot.failures = 0;
+                    slot.state = InstanceState::Starting;
+                    key.clone()
+                })
+                .collect()
+        };
+        for key in keys {
+            self.0
+                .start_instance(&key)
+                .inspect_err(|error| self.0.note_failed_start(&key, error))?;
+        }
+        Ok(())
+    }
+
+    /// The instances that a unit has beyond this number.
+    pub fn surplus_instances(&self, unit: &UnitId, replicas: usize) -> Vec<String> {
+        let slots = lock(&self.0.slots);
+        let more =
+            slots.iter().filter(|((id, number), _)| id == unit && *number >= replicas.max(1));
+        more.map(|(key, slot)| slot.name(key)).collect()
+    }
+
+    /// Stops one instance and forgets its place.
+    pub fn remove_instance(&self, instance: &str) {
+        let key = lock(&self.0.slots)
+            .iter()
+            .find(|(key, slot)| slot.name(key) == instance)
+            .map(|(key, _)| key.clone());
+        if let Some(key) = key {
+            self.0.remove_slot(&key);
+        }
+    }
+
+    /// Stops the instances of a unit and forgets it.
+    pub fn remove_unit(&self, unit: &UnitId) {
+        let keys: Vec<_> =
+            lock(&self.0.slots).keys().filter(|(id, _)| id == unit).cloned().collect();
+        keys.iter().for_each(|key| self.0.remove_slot(key));
+        lock(&self.0.facts).remove(unit);
+    }
+
+    /// Stops the instances of a unit until it is started again.
+    pub fn stop_unit(&self, unit: &UnitId) -> Result<()> {
+        let keys: Vec<_> =
+            lock(&self.0.slots).keys().filter(|(id, _)| id == unit).cloned().collect();
+        if keys.is_empty() {
+            return Err(Error::not_found(format!("no unit {unit}")));
+        }
+        for key in keys {
+            self.0.halt_instance(&key, InstanceState::Stopped, "it was told to stop");
+        }
+        Ok(())
+    }
+
+    /// Pings the instances of a unit: how long each took to answer, and what it is doing.
+    pub fn ping_unit(&self, unit: &UnitId) -> Result<Vec<(String, PingResult)>> {
+        let found: Vec<(String, Option<PingTarget>)> = {
+            let slots = lock(&self.0.slots);
+            let mine = slots.iter().filter(|((id, _), _)| id == unit);
+            mine.map(|(key, slot)| (slot.name(key), slot.ping_target())).collect()
+        };
+        if found.is_empty() {
+            return Err(Error::not_found(format!("no unit {unit}")));
+        }
+        let ping = |target: Option<PingTarget>| {
+            let start = Instant::now();
+            let heartbeat = match target.ok_or_else(|| Error::lost("it is not running"))? {
+                PingTarget::Threads(heartbeat) => heartbeat,
+                PingTarget::Process(process) => {
+                    let number = self.0.pings.fetch_add(1, Ordering::Relaxed);
+                    process.ping_and_wait(number, SILENCE_TIMEOUT)?
+                }
+            };
+            Ok((start.elapsed(), heartbeat))
+        };
+        Ok(found.into_iter().map(|(name, target)| (name, ping(target))).collect())
+    }
+
+    /// The instances of a unit that take requests.
+    pub fn ready_instances(&self, unit: &UnitId) -> Vec<String> {
+        let slots = lock(&self.0.slots);
+        let up = slots
+            .iter()
+            .filter(|((id, _), slot)| id == unit && slot.state == InstanceState::Up)
+            .map(|(key, slot)| slot.name(key));
+        up.collect()
+    }
+
+    /// Every instance there is.
+    pub fn instance_statuses(&self) -> Vec<InstanceStatus> {
+        let slots = lock(&self.0.slots);
+        slots
+            .iter()
+            .map(|(key, slot)| InstanceStatus {
+                unit: key.0.clone(),
+                instance: slot.name(key),
+                state: slot.state.clone(),
+                process: match &slot.running {
+                    Some(RunningInstance::Process(process)) => Some(process.id),
+                    _ => None,
+                },
+                restarts: slot.restarts,
+                heartbeat: match slot.ping_target() {
+                    Some(PingTarget::Threads(heartbeat)) => heartbeat,
+                    Some(PingTarget::Process(process)) => process.last_heartbeat().1,
+                    None => Heartbeat::default(),
+                },
+            })
+            .collect()
+    }
+
+    /// What is known of a unit that was loaded.
+    pub fn unit_facts(&self, unit: &UnitId) -> Option<UnitFacts> {
+        lock(&self.0.facts).get(unit).cloned()
+    }
+
+    /// Nobody waits for a request any more: instances that have not begun with it drop it.
+    pub fn cancel_request(&self, request: RequestId) {
+        self.0.cancelled.mark_cancelled(request);
+        let line = UnitProcessCommand::Cancel(request.to_string());
+        for process in self.0.unit_processes() {
+            process.send_command(&line).ok();
+        }
+    }
+
+    /// Stops everything.
+    pub fn stop_all(&self) {
+        self.0.is_stopping.store(true, Ordering::Release);
+        let keys: Vec<_> = lock(&self.0.slots).keys().cloned().collect();
+        std::thread::scope(|scope| {
+            for key in &keys {
+                scope.spawn(|| self.0.remove_slot(key));
+            }
+        });
+    }
+}
+
+/// How long an instance took to answer a ping, and what it is doing.
+pub type PingResult = Result<(Duration, Heartbeat)>;

@@ -1,0 +1,195 @@
+//! How instances are started, and made known to all others.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use tessera_core::{Error, Result};
+use tessera_deploy::{Isolation, Unit, UnitId};
+use tessera_engine::LoadOptions;
+use tessera_tensormq::Address;
+
+use super::ending::stop_instance;
+use super::{NodeEvent, SupervisorInner, UnitFacts};
+use crate::calibration::calibrate_unit;
+use crate::executor::{UnitMemory, UnitResources};
+use crate::instance::{ReadyInstance, RunningInstance, UnitProcess};
+use crate::instance_slot::{InstanceState, instance_name};
+use crate::process_protocol::{Loss, StartUnit, UnitProcessCommand};
+use crate::unit::LoadedUnit;
+use crate::worker::{NoLossReporter, Worker, WorkerParts};
+use tessera_core::lock;
+
+impl SupervisorInner {
+    /// Starts the instance of a slot and waits until it takes requests.
+    pub(super) fn start_instance(self: &Arc<Self>, key: &(UnitId, usize)) -> Result<()> {
+        let (unit, generation) = {
+            let mut slots = lock(&self.slots);
+            let slot = slots.get_mut(key).ok_or_else(|| removed_while_starting(key))?;
+            // Never used again, also not by a unit that is removed and comes back.
+            slot.generation = self.starts.fetch_add(1, Ordering::Relaxed);
+            slot.restart_at = None;
+            slot.since = Instant::now();
+            (Arc::clone(&slot.unit), slot.generation)
+        };
+        let name = instance_name(key, generation);
+        let started = match unit.settings.isolation {
+            Isolation::Thread => self.start_threads(&unit, &name),
+            Isolation::Process => self.start_process(&unit, key, generation, &name),
+        };
+        let mut slots = lock(&self.slots);
+        // It may have been removed, or even be gone again.
+        let current = slots.get_mut(key).filter(|slot| slot.generation == generation);
+        match (current, started) {
+            (Some(slot), Ok((running, address))) => {
+                let started = match &running {
+                    RunningInstance::Process(process) => Some(Arc::clone(process)),
+                    RunningInstance::Threads(_) => None,
+                };
+                slot.running = Some(running);
+                slot.state = InstanceState::Up;
+                slot.since = Instant::now();
+                drop(slots);
+                // Others may have come up while it was starting, of which nobody could tell it.
+                if let Some(process) = started {
+                    process.send_command(&UnitProcessCommand::Peers(self.peers.addresses())).ok();
+                }
+                self.announce_instance(&name, address);
+                (self.events)(NodeEvent::Up { unit: key.0.clone(), instance: name });
+                // One that ended before it had its place was not noticed.
+                self.notice_early_end(key, generation);
+                Ok(())
+            }
+            (Some(slot), Err(error)) => {
+                slot.state = InstanceState::Failed(error.to_string());
+                Err(error)
+            }
+            (None, Ok((running, _))) => {
+                drop(slots);
+                stop_instance(running);
+                Err(removed_while_starting(key))
+            }
+            (None, Err(error)) => Err(error),
+        }
+    }
+
+    pub(super) fn start_threads(
+        &self,
+        unit: &Unit,
+        name: &str,
+    ) -> Result<(RunningInstance, Address)> {
+        let resources = UnitResources {
+            permits: Arc::new(self.cores.clone()),
+            memory: UnitMemory::InProcess(Arc::clone(&self.memory)),
+        };
+        let options = LoadOptions {
+            cache: self.options.cache.clone(),
+            cuda: self.options.cuda,
+            ..LoadOptions::default()
+        };
+        let engine = Arc::clone(&self.engine);
+        let loaded = LoadedUnit::load_blocks(engine, &self.repository, unit, resources, options)?;
+        let facts = self.facts_of(&unit.id).unwrap_or_else(|| UnitFacts {
+            calibration: calibrate_unit(unit, &loaded),
+            weight_bytes: loaded.weight_bytes(),
+            is_fused: loaded.is_fused(),
+        });
+        lock(&self.facts).insert(unit.id.clone(), facts.clone());
+        let most_concurrent_runs = loaded.concurrent_runs(self.options.cores);
+        let worker = Worker::spawn_threads(WorkerParts {
+            name: name.to_owned(),
+            unit: loaded,
+            batching: facts.calibration.batching,
+            peers: Arc::clone(&self.peers),
+            most_concurrent_runs,
+            cancelled: Arc::clone(&self.cancelled),
+            local_workers: Arc::clone(&self.local_workers),
+            loss_reporter: Arc::new(NoLossReporter),
+        })?;
+        let address = worker.address().clone();
+        Ok((RunningInstance::Threads(worker), address))
+    }
+
+    pub(super) fn start_process(
+        self: &Arc<Self>,
+        unit: &Unit,
+        key: &(UnitId, usize),
+        generation: u64,
+        name: &str,
+    ) -> Result<(RunningInstance, Address)> {
+        let known = self.facts_of(&unit.id);
+        let start = StartUnit {
+            name: name.to_owned(),
+            unit: unit.clone(),
+            calibration: known.as_ref().map(|facts| facts.calibration),
+            engine: self.options.engine.to_string(),
+            repository: self.options.repository.clone(),
+            cache: self.options.cache.clone(),
+            cuda: self.options.cuda,
+            cores: self.options.cores,
+            peers: self.peers.addresses(),
+            transport: self.peers.transport(),
+        };
+        let (node, place) = (Arc::downgrade(self), key.clone());
+        let on_end = move || {
+            if let Some(node) = node.upgrade() {
+                node.note_instance_ended(&place, generation, "its process ended");
+            }
+        };
+        let node = Arc::downgrade(self);
+        let on_loss = move |loss: Loss| {
+            if let Some(node) = node.upgrade() {
+                node.announce_loss(loss);
+            }
+        };
+        let (program, cores) = (&self.options.program, self.cores.clone());
+        let (process, ready) = UnitProcess::spawn_and_wait(program, start, cores, on_loss, on_end)?;
+        let ReadyInstance { address, weight_bytes, is_fused, calibration, takes_turns } = ready;
+        if takes_turns && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "units in processes of their own take turns on {}, which makes them slow; start NVIDIA's MPS \
+                 (nvidia-cuda-mps-control -d) before the server, or run units on threads",
+                unit.settings.device
+            );
+        }
+        if known.is_none() {
+            let facts = UnitFacts { calibration, weight_bytes, is_fused };
+            lock(&self.facts).insert(unit.id.clone(), facts);
+        }
+        Ok((RunningInstance::Process(process), address))
+    }
+
+    pub(super) fn facts_of(&self, unit: &UnitId) -> Option<UnitFacts> {
+        lock(&self.facts).get(unit).cloned()
+    }
+
+    /// Makes an instance known to all others.
+    pub(super) fn announce_instance(&self, name: &str, address: Address) {
+        self.peers.add_peer(name, address.clone());
+        let line = UnitProcessCommand::Peers(vec![(name.to_owned(), address)]);
+        for process in self.unit_processes() {
+            process.send_command(&line).ok();
+        }
+    }
+
+    pub(super) fn forget_instance(&self, name: &str) {
+        self.peers.forget_peer(name);
+        let line = UnitProcessCommand::Forget(name.to_owned());
+        for process in self.unit_processes() {
+            process.send_command(&line).ok();
+        }
+    }
+
+    pub(super) fn unit_processes(&self) -> Vec<Arc<UnitProcess>> {
+        let slots = lock(&self.slots);
+        let running = slots.values().filter_map(|slot| match &slot.running {
+            Some(RunningInstance::Process(process)) => Some(Arc::clone(process)),
+            _ => None,
+        });
+        running.collect()
+    }
+}
+
+fn removed_while_starting(key: &(UnitId, usize)) -> Error {
+    Error::lost(format!("unit {} was removed while it was starting", key.0))
+}

@@ -1,0 +1,198 @@
+//! The blocks of a unit: its programs, loaded onto an engine as often as somebody needs them, and
+//! run one after the other.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+
+use tessera_core::{ContentHash, DType, Device, Error, Result, Tensor, TensorMut, lock};
+use tessera_deploy::Unit;
+use tessera_engine::{Engine, EngineSession, LoadOptions, Program};
+use tessera_graph::{Block, BlockGraph, TensorSource, fuse_blocks};
+use tessera_tensormq::Wait;
+
+use crate::ProgramSource;
+use crate::memory::TensorMemory;
+
+/// Shapes of inputs whose outputs are remembered; with more than this, none are.
+const MOST_SHAPES: usize = 256;
+
+/// The shape of each input or output.
+pub(crate) type TensorShapes = Vec<Vec<usize>>;
+
+/// The shapes of inputs.
+pub(crate) fn input_shapes(inputs: &[Tensor]) -> TensorShapes {
+    inputs.iter().map(|input| input.shape().to_vec()).collect()
+}
+
+/// The blocks of a unit, ready to be loaded.
+pub(crate) struct UnitBlocks {
+    engine: Arc<dyn Engine>,
+    options: LoadOptions,
+    /// What is run: one block where the unit's blocks were fused.
+    graph: BlockGraph,
+    programs: Vec<Program>,
+    is_fused: bool,
+    /// What outputs look like, by what inputs look like. `None`: it depends on more than that.
+    output_shapes: Mutex<HashMap<TensorShapes, Option<TensorShapes>>>,
+}
+
+impl UnitBlocks {
+    /// Fetches the blocks of a unit, and fuses them where they can be.
+    pub(crate) fn fetch(
+        engine: Arc<dyn Engine>,
+        source: &dyn ProgramSource,
+        unit: &Unit,
+        options: LoadOptions,
+    ) -> Result<Self> {
+        let options = LoadOptions { device: unit.settings.device, ..options };
+        let members = unit
+            .block_hashes()
+            .map(|hash| source.fetch_program(hash))
+            .collect::<Result<Vec<_>>>()?;
+        let (graph, programs) = match fuse_programs(unit, &members) {
+            Some((graph, program)) => (graph, vec![program]),
+            None => (unit.graph.clone(), members),
+        };
+        let programs = programs
+            .into_iter()
+            .zip(&graph.blocks)
+            .map(|(program, node)| {
+                let types = node.inputs.iter().map(|&source| graph.source_type(source).cloned());
+                match types.collect::<Option<Vec<_>>>() {
+                    Some(types) => program.with_input_types(&types),
+                    None => Ok(program),
+                }
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let is_fused = graph.blocks.len() < unit.graph.blocks.len();
+        let output_shapes = Mutex::default();
+        Ok(Self { engine, options, graph, programs, is_fused, output_shapes })
+    }
+
+    /// Whether several blocks became one.
+    pub(crate) fn is_fused(&self) -> bool {
+        self.is_fused
+    }
+
+    /// Bytes of its weights.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        let mut seen: HashMap<ContentHash, usize> = HashMap::new();
+        for weight in self.programs.iter().flat_map(|program| program.block().weights()) {
+            seen.insert(weight.hash, weight.byte_len);
+        }
+        seen.values().sum()
+    }
+
+    /// What it runs on.
+    pub(crate) fn device(&self) -> Device {
+        self.options.device
+    }
+
+    /// Its engine, programs, and how they are loaded.
+    pub(crate) fn loading(&self) -> (&dyn Engine, &[Program], &LoadOptions) {
+        (&*self.engine, &self.programs, &self.options)
+    }
+
+    /// A session for each block, for runs on so many threads.
+    pub(crate) fn load_sessions(
+        &self,
+        threads: NonZeroUsize,
+    ) -> Result<Vec<Box<dyn EngineSession>>> {
+        let options = LoadOptions { threads, ..self.options.clone() };
+        self.programs.iter().map(|program| self.engine.load_program(program, &options)).collect()
+    }
+
+    /// The outputs with the block that computes each, and its dtype.
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = (TensorSource, DType)> {
+        self.graph.outputs.iter().map(|(port, source)| (*source, port.tensor_type.dtype))
+    }
+
+    /// What outputs look like where inputs have these shapes: `None` where that is not known yet,
+    /// `Some(None)` where it depends on more than that.
+    pub(crate) fn known_output_shapes(
+        &self,
+        inputs: &TensorShapes,
+    ) -> Option<Option<TensorShapes>> {
+        lock(&self.output_shapes).get(inputs).cloned()
+    }
+
+    /// Remembers what outputs look like where inputs have these shapes.
+    pub(crate) fn remember_output_shapes(&self, inputs: TensorShapes, outputs: &[Tensor]) {
+        let mut known = lock(&self.output_shapes);
+        if known.len() < MOST_SHAPES {
+            let is_bytes = outputs.iter().all(|output| output.dtype() != DType::String);
+            known.insert(inputs, is_bytes.then(|| input_shapes(outputs)));
+        }
+    }
+
+    /// What outputs look like depends on more than these shapes.
+    pub(crate) fn forget_output_shapes(&self, inputs: TensorShapes) {
+        lock(&self.output_shapes).insert(inputs, None);
+    }
+
+    /// Memory for outputs of these shapes.
+    pub(crate) fn bind_outputs(
+        &self,
+        shapes: &TensorShapes,
+        memory: &dyn TensorMemory,
+        wait: Wait,
+    ) -> Result<Vec<(TensorSource, TensorMut)>> {
+        let bind = |((source, dtype), shape): ((TensorSource, DType), &Vec<usize>)| {
+            Ok((source, memory.allocate_tensor(dtype, shape, wait)?))
+        };
+        self.outputs().zip(shapes).map(bind).collect()
+    }
+
+    /// Runs block after block; outputs go to the memory that is given for them.
+    pub(crate) fn run_blocks<S: EngineSession + ?Sized>(
+        &self,
+        sessions: &mut [Box<S>],
+        inputs: &[Tensor],
+        bound: Vec<(TensorSource, TensorMut)>,
+    ) -> Result<Vec<Tensor>> {
+        let missing = || Error::invalid("a block uses what no earlier block computes");
+        let mut bound: HashMap<TensorSource, TensorMut> = bound.into_iter().collect();
+        let mut values: Vec<Vec<Tensor>> = Vec::with_capacity(sessions.len());
+        let find = |values: &[Vec<Tensor>], source: TensorSource| match source {
+            TensorSource::Input(index) => inputs.get(index).cloned().ok_or_else(missing),
+            TensorSource::Block { block, output } => {
+                values.get(block).and_then(|made| made.get(output)).cloned().ok_or_else(missing)
+            }
+        };
+        for (block, (session, node)) in sessions.iter_mut().zip(&self.graph.blocks).enumerate() {
+            let given = node.inputs.iter().map(|&source| find(&values, source));
+            let given = given.collect::<Result<Vec<_>>>()?;
+            let outputs = (0..node.outputs.len())
+                .map(|output| bound.remove(&TensorSource::Block { block, output }))
+                .collect();
+            values.push(session.run_inference(&given, outputs)?);
+        }
+        self.graph.outputs.iter().map(|(_, source)| find(&values, *source)).collect()
+    }
+}
+
+/// The blocks of a unit as one program, where there are several and they can be.
+fn fuse_programs(unit: &Unit, members: &[Program]) -> Option<(BlockGraph, Program)> {
+    if members.len() < 2 {
+        return None;
+    }
+    let member = |hash: ContentHash| -> Result<Block> {
+        let found = members.iter().find(|program| program.block().hash() == hash);
+        let found = found.map(|program| program.block().clone());
+        found.ok_or_else(|| Error::not_found(format!("block {}", hash.short_hex())))
+    };
+    let (block, graph) = fuse_blocks(&unit.graph, &member).ok()?;
+    let mut weights = HashMap::new();
+    for program in members {
+        for (reference, weight) in program.block().weights().iter().zip(program.weights()) {
+            weights.insert((reference.hash, reference.shape.clone()), weight.clone());
+        }
+    }
+    let weights = block
+        .weights()
+        .iter()
+        .map(|reference| weights.get(&(reference.hash, reference.shape.clone())).cloned())
+        .collect::<Option<Vec<_>>>()?;
+    Some((graph, Program::new(block, weights).ok()?))
+}

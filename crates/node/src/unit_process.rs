@@ -1,0 +1,173 @@
+//! The process of an instance: it does what its node tells it, and goes when the node is gone.
+
+use std::collections::HashMap;
+use std::io::{BufRead, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tessera_core::{Device, Result};
+use tessera_engine::{LoadOptions, is_device_shared};
+use tessera_repository::Repository;
+use tessera_tensormq::{Endpoint, EndpointOptions, Peers, RequestId};
+
+use crate::calibration::{calibrate_unit, warm_up_known_unit};
+use crate::cancelled::CancelledRequests;
+use crate::executor::{UnitMemory, UnitResources};
+use crate::process_protocol::{
+    Loss, NodeCorePermits, StartUnit, UnitProcessCommand, UnitProcessReport, read_line, write_line,
+};
+use crate::unit::LoadedUnit;
+use crate::worker::{LossReporter, Worker, WorkerParts};
+use tessera_core::lock;
+
+/// Runs the unit that the first line of `input` names until the node says stop or is gone.
+pub fn run_unit_process(
+    input: &mut dyn BufRead,
+    output: impl Write + Send + 'static,
+) -> Result<()> {
+    let output: Arc<Mutex<dyn Write + Send>> = Arc::new(Mutex::new(output));
+    let Some(UnitProcessCommand::Start(start)) = read_line(input)? else {
+        return Ok(());
+    };
+    let cores = Arc::new(NodeCorePermits::new(start.cores, Arc::clone(&output)));
+    let send_report = |line: &UnitProcessReport| {
+        // Where nobody listens the next line that is read is the end.
+        write_line(&mut *lock(&output), line).ok();
+    };
+    let cancelled = Arc::new(CancelledRequests::default());
+    let losses = Arc::new(NodeLossReporter {
+        output: Arc::clone(&output),
+        next_number: AtomicU64::new(1),
+        pending: Mutex::default(),
+    });
+    let (worker, peers) = match start_worker(&start, &cores, &cancelled, &losses) {
+        Ok((worker, peers, ready)) => {
+            send_report(&ready);
+            (worker, peers)
+        }
+        Err(error) => {
+            send_report(&UnitProcessReport::Failed {
+                kind: error.kind(),
+                message: error.to_string(),
+            });
+            return Ok(());
+        }
+    };
+    while let Ok(Some(line)) = read_line(input) {
+        match line {
+            UnitProcessCommand::Start(_) => {}
+            UnitProcessCommand::Peers(found) => {
+                for (name, address) in found {
+                    peers.add_peer(&name, address);
+                }
+            }
+            UnitProcessCommand::Forget(name) => peers.forget_peer(&name),
+            UnitProcessCommand::Grant { ticket, cores: granted } => {
+                cores.deliver_permit(ticket, granted);
+            }
+            UnitProcessCommand::Cancel(request) => {
+                if let Ok(number) = u128::from_str_radix(&request, 16) {
+                    cancelled.mark_cancelled(RequestId(number));
+                }
+            }
+            UnitProcessCommand::Known(number) => losses.acknowledge_loss(number),
+            UnitProcessCommand::Ping(number) => {
+                send_report(&UnitProcessReport::Pong(number, worker.current_heartbeat()));
+            }
+            UnitProcessCommand::Stop => break,
+        }
+    }
+    // What has begun may still want cores, which nobody gives out any more: it ends with the
+    // process.
+    worker.stop_without_waiting();
+    Ok(())
+}
+
+/// What the node is told that others may wait for in vain.
+///
+/// A GPU that waits for what a process was to write waits for good where that process is gone. It
+/// may go on, on what is there instead, once the node knows that whatever comes of it is no answer.
+struct NodeLossReporter {
+    output: Arc<Mutex<dyn Write + Send>>,
+    next_number: AtomicU64,
+    /// What is to be done when the node knows.
+    pending: Mutex<HashMap<u64, Box<dyn FnOnce() + Send>>>,
+}
+
+impl NodeLossReporter {
+    fn report_loss(&self, loss: Loss, then: Box<dyn FnOnce() + Send>) {
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        lock(&self.pending).insert(number, then);
+        // Where nobody listens this process is at its end.
+        write_line(&mut *lock(&self.output), &UnitProcessReport::Lost(number, loss)).ok();
+    }
+
+    fn acknowledge_loss(&self, number: u64) {
+        let then = lock(&self.pending).remove(&number);
+        if let Some(then) = then {
+            then();
+        }
+    }
+}
+
+impl LossReporter for NodeLossReporter {
+    fn report_lost(&self, requests: Vec<(RequestId, u32)>, then: Box<dyn FnOnce() + Send>) {
+        let requests = requests.into_iter().map(|(request, part)| (request.to_string(), part));
+        self.report_loss(Loss::Requests(requests.collect()), then);
+    }
+}
+
+fn start_worker(
+    start: &StartUnit,
+    cores: &Arc<NodeCorePermits>,
+    cancelled: &Arc<CancelledRequests>,
+    losses: &Arc<NodeLossReporter>,
+) -> Result<(Worker, Arc<Peers>, UnitProcessReport)> {
+    let gpu = match start.unit.settings.device {
+        Device::Cpu => None,
+        Device::Cuda(number) => Some(number),
+    };
+    let endpoint = Endpoint::start(EndpointOptions { gpu, ..EndpointOptions::default() })?;
+    let reporter = Arc::clone(losses);
+    endpoint.on_pool_owner_lost(move |process, free| {
+        reporter.report_loss(Loss::Process(process), free);
+    });
+    let (engine, _) = tessera_engine::choose_engine(start.engine_name()?)?;
+    let repository = Repository::open(&start.repository)?;
+    let options =
+        LoadOptions { cache: start.cache.clone(), cuda: start.cuda, ..LoadOptions::default() };
+    let resources = UnitResources {
+        permits: Arc::new(Arc::clone(cores)),
+        memory: UnitMemory::Shared(endpoint.clone()),
+    };
+    let unit = LoadedUnit::load_blocks(engine, &repository, &start.unit, resources, options)?;
+    let (weight_bytes, is_fused) = (unit.weight_bytes(), unit.is_fused());
+    let calibration = match start.calibration {
+        Some(known) => {
+            warm_up_known_unit(&start.unit, &unit);
+            known
+        }
+        None => calibrate_unit(&start.unit, &unit),
+    };
+    let peers = Arc::new(Peers::with_transport(endpoint, start.transport));
+    for (name, address) in &start.peers {
+        peers.add_peer(name, address.clone());
+    }
+    let most_concurrent_runs = unit.concurrent_runs(start.cores);
+    let worker = Worker::spawn_threads(WorkerParts {
+        name: start.name.clone(),
+        unit,
+        batching: calibration.batching,
+        peers: Arc::clone(&peers),
+        most_concurrent_runs,
+        cancelled: Arc::clone(cancelled),
+        local_workers: Arc::default(),
+        loss_reporter: Arc::clone(losses) as _,
+    })?;
+    let address = worker.address().clone();
+    tessera_engine::release_freed_memory();
+    let takes_turns = !is_device_shared(start.unit.settings.device);
+    let ready =
+        UnitProcessReport::Ready { address, weight_bytes, is_fused, calibration, takes_turns };
+    Ok((worker, peers, ready))
+}

@@ -1,0 +1,17 @@
+//! What a worker is doing, as its node learns it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::executor::DeviceUse;
+
+/// What a worker is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// For how long the longest run has been going on, in milliseconds; 0 while nothing runs.
+    pub busy_ms: u64,
+    /// Requests that were run.
+    pub done: u64,
+    /// What it did on a device with memory of its own, and what it has there.
+    #[serde(default)]
+    pub device: DeviceUse,
+}

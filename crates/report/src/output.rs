@@ -1,0 +1,50 @@
+//! What commands write: lines and JSON on standard output, and signs of life on the terminal.
+
+use std::io::Write;
+use std::time::Duration;
+
+pub use indicatif::ProgressBar;
+use indicatif::ProgressStyle;
+use tessera_core::{Error, Result};
+
+/// Prints a value as JSON.
+pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Error::invalid(format!("JSON: {error}")))?;
+    print_line(&text)
+}
+
+/// Prints a value as one line of JSON.
+pub fn print_json_line(value: &impl serde::Serialize) -> Result<()> {
+    let text =
+        serde_json::to_string(value).map_err(|error| Error::invalid(format!("JSON: {error}")))?;
+    print_line(&text)
+}
+
+/// Prints a line; a reader that went away is no error.
+pub fn print_line(text: &str) -> Result<()> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::from_io("standard output", &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A bar for work of known length, on the terminal only.
+pub fn progress_bar(length: u64, what: &str) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what.to_owned());
+    bar
+}
+
+/// A sign of life for work of unknown length, on the terminal only.
+pub fn spinner(what: impl Into<String>) -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    bar.set_message(what.into());
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}

@@ -1,0 +1,153 @@
+//! What a repository holds, what is wrong with it, and removing what no model needs.
+
+use std::collections::HashSet;
+use std::fs;
+
+use serde::Serialize;
+use tessera_core::{ContentHash, Result};
+use tessera_engine::FileMapping;
+
+use crate::files::{self, ContentKind, io_error};
+use crate::load;
+use crate::store::Repository;
+
+/// How much there is in a repository.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RepositoryUsage {
+    /// Models that have a name.
+    pub models: usize,
+    /// Blocks.
+    pub blocks: usize,
+    /// Weights.
+    pub weights: usize,
+    /// Bytes of the weights.
+    pub weight_bytes: u64,
+    /// Bytes of everything.
+    pub total_bytes: u64,
+}
+
+/// What [`Repository::collect_garbage`] removed, or would remove.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GcReport {
+    /// Graphs of blocks that no name leads to.
+    pub models: usize,
+    /// Blocks that no model uses.
+    pub blocks: usize,
+    /// Weights that no block uses.
+    pub weights: usize,
+    /// Files that writers left behind.
+    pub unfinished: usize,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+/// Something that is wrong with a repository.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RepositoryProblem {
+    /// What is wrong, in one line.
+    pub message: String,
+}
+
+impl Repository {
+    /// How much there is.
+    pub fn measure_usage(&self) -> Result<RepositoryUsage> {
+        let mut usage =
+            RepositoryUsage { models: self.model_names()?.len(), ..RepositoryUsage::default() };
+        for kind in ContentKind::ALL {
+            let found = files::list_content(self.root(), kind)?;
+            let bytes: u64 = found.iter().map(|(_, _, length)| length).sum();
+            usage.total_bytes += bytes;
+            match kind {
+                ContentKind::Block => usage.blocks = found.len(),
+                ContentKind::Weight => {
+                    usage.weights = found.len();
+                    usage.weight_bytes = bytes;
+                }
+                ContentKind::Model => {}
+            }
+        }
+        Ok(usage)
+    }
+
+    /// Checks every file against its hash and every reference; calls `progress` with bytes done.
+    pub fn verify_integrity(
+        &self,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Vec<RepositoryProblem>> {
+        let mut problems = Vec::new();
+        for kind in ContentKind::ALL {
+            for (hash, path, length) in files::list_content(self.root(), kind)? {
+                let sound = FileMapping::map_file(&path)
+                    .and_then(|mapping| load::check_hash(kind, hash, mapping.as_ref()));
+                problems.extend(
+                    sound.err().map(|error| RepositoryProblem { message: error.to_string() }),
+                );
+                progress(length);
+            }
+        }
+        let mut note = |error: tessera_core::Error| {
+            let message = error.to_string();
+            if !problems.iter().any(|known| message.ends_with(&known.message)) {
+                problems.push(RepositoryProblem { message });
+            }
+        };
+        for name in self.model_names()? {
+            match self.read_model(&name) {
+                Err(error) => note(error),
+                Ok(graph) => {
+                    for hash in graph.distinct_blocks() {
+                        if let Err(error) = self.load_program(hash) {
+                            note(error.with_context(format!("model \"{name}\"")));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(problems)
+    }
+
+    /// Removes what no model needs; with `pretend`, only tells what it would remove.
+    ///
+    /// Waits for writers to finish and keeps new ones out while it works.
+    pub fn collect_garbage(&self, pretend: bool) -> Result<GcReport> {
+        let lock = files::lock_file(self.root())?;
+        lock.lock().map_err(|error| io_error(&self.root().join("lock"), &error))?;
+        let mut needed: HashSet<(ContentKind, ContentHash)> = HashSet::new();
+        for entry in self.list_models()? {
+            needed.insert((ContentKind::Model, entry.hash));
+            // A model that can't be read stops the collection: what it needs can't be told.
+            let graph = self.read_graph(entry.hash)?;
+            for hash in graph.distinct_blocks() {
+                needed.insert((ContentKind::Block, hash));
+                for weight in self.read_block(hash)?.weights() {
+                    needed.insert((ContentKind::Weight, weight.hash));
+                }
+            }
+        }
+        let mut report = GcReport::default();
+        for kind in ContentKind::ALL {
+            for (hash, path, length) in files::list_content(self.root(), kind)? {
+                if needed.contains(&(kind, hash)) {
+                    continue;
+                }
+                match kind {
+                    ContentKind::Block => report.blocks += 1,
+                    ContentKind::Weight => report.weights += 1,
+                    ContentKind::Model => report.models += 1,
+                }
+                report.bytes += length;
+                if !pretend {
+                    fs::remove_file(&path).map_err(|error| io_error(&path, &error))?;
+                }
+            }
+        }
+        for path in files::read_folder(&self.root().join("tmp"))? {
+            report.unfinished += 1;
+            report.bytes += fs::metadata(&path).map_or(0, |found| found.len());
+            if !pretend {
+                fs::remove_file(&path).map_err(|error| io_error(&path, &error))?;
+            }
+        }
+        Ok(report)
+    }
+}

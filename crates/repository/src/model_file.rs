@@ -1,0 +1,182 @@
+//! Model files, and what lies beside them: external data, the manifest of exits.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use tessera_core::{Error, Result};
+use tessera_engine::FileMapping;
+use tessera_graph::{
+    CutPoints, ExitSpec, ExternalData, Graph, InferredTypes, Partition, Split, ValueId, infer,
+};
+
+use crate::unfinished_files::write_whole;
+
+/// How many blocks a model is cut into where nobody says.
+const DEFAULT_BLOCKS: usize = 4;
+
+/// A model that was read.
+pub struct ModelFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it computes.
+    pub graph: Graph,
+    /// The types of its values, as far as they can be told.
+    pub types: InferredTypes,
+    /// Its exits.
+    pub exits: Vec<ExitSpec>,
+}
+
+impl ModelFile {
+    /// Reads a model; exits come from `exits` or, where there are none, from its manifest.
+    pub fn read_file(
+        path: &Path,
+        shapes: &BTreeMap<String, Vec<usize>>,
+        exits: &[ExitSpec],
+    ) -> Result<Self> {
+        Self::read_inner(path, shapes, exits).map_err(|error| {
+            let (text, shown) = (error.to_string(), path.display().to_string());
+            if text.starts_with(&shown) { error } else { error.with_context(shown) }
+        })
+    }
+
+    fn read_inner(
+        path: &Path,
+        shapes: &BTreeMap<String, Vec<usize>>,
+        exits: &[ExitSpec],
+    ) -> Result<Self> {
+        let file = Bytes::from_owner(FileMapping::map_file(path)?);
+        let graph = tessera_graph::read_model(file, &mut ModelFolder::beside_model(path))?;
+        let types = infer::infer_types(&graph, shapes)?;
+        let exits = match exits {
+            [] => read_manifest(&manifest_path(path))?,
+            _ => exits.to_vec(),
+        };
+        Ok(Self { path: path.to_path_buf(), graph, types, exits })
+    }
+
+    /// Its cut points, with the branches of exits left aside.
+    pub fn cut_points(&self) -> Result<CutPoints> {
+        tessera_graph::cut_points(&self.graph, &self.types, &self.exits)
+            .map_err(|error| error.with_context(self.path.display()))
+    }
+
+    /// Cuts it as the user asks; else into a few blocks, enough that each exit has a block to hang
+    /// off, or as many as it can be cut into.
+    pub fn split_into_blocks(&self, split: Option<&Split>) -> Result<Partition> {
+        let points = self.cut_points()?;
+        let wanted = DEFAULT_BLOCKS.max(self.exits.len() + 1).min(points.cuts.len() + 1);
+        let split = split.cloned().unwrap_or(Split::Blocks(wanted));
+        tessera_graph::split_into_chain(&self.graph, &self.types, &split, &self.exits)
+            .map_err(|error| error.with_context(self.path.display()))
+    }
+
+    /// The type of a value, as users see it.
+    pub fn type_of(&self, id: ValueId) -> String {
+        self.types.get(id).map_or("?".to_owned(), ToString::to_string)
+    }
+
+    /// The name to keep the model under: the file's, without its ending.
+    pub fn name(&self) -> String {
+        model_name_of(&self.path)
+    }
+}
+
+/// The name to keep a model under: the file's, without its ending, and with a dash for what a
+/// repository takes for no part of a name.
+pub fn model_name_of(path: &Path) -> String {
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@+".contains(c);
+    let name: String = stem.chars().map(|c| if fits(c) { c } else { '-' }).take(128).collect();
+    match name.trim_start_matches('.') {
+        "" => "model".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// The files in a model's folder, each mapped once.
+struct ModelFolder {
+    folder: PathBuf,
+    open: HashMap<String, Bytes>,
+}
+
+impl ModelFolder {
+    fn beside_model(path: &Path) -> Self {
+        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).to_path_buf();
+        Self { folder, open: HashMap::new() }
+    }
+}
+
+impl ExternalData for ModelFolder {
+    fn open_file(&mut self, location: &str) -> Result<Bytes> {
+        if let Some(known) = self.open.get(location) {
+            return Ok(known.clone());
+        }
+        let path = self.folder.join(location);
+        let missing = |error: std::io::Error| {
+            Error::from_io(format!("external data \"{location}\" ({})", path.display()), &error)
+        };
+        // A link must not lead out of the folder either.
+        let (real, folder) =
+            (path.canonicalize().map_err(missing)?, self.folder.canonicalize().map_err(missing)?);
+        if !real.starts_with(&folder) {
+            return Err(Error::invalid(format!(
+                "external data \"{location}\" points outside the model's folder, expected a file inside"
+            )));
+        }
+        let bytes = Bytes::from_owner(FileMapping::map_file(&real)?);
+        self.open.insert(location.to_owned(), bytes.clone());
+        Ok(bytes)
+    }
+}
+
+/// Where the exits of a model are listed: `resnet152.exits.json` beside `resnet152.onnx`.
+pub fn manifest_path(model: &Path) -> PathBuf {
+    model.with_extension("exits.json")
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExitManifest {
+    exits: Vec<ExitSpec>,
+}
+
+fn read_manifest(path: &Path) -> Result<Vec<ExitSpec>> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::from_io(path.display(), &error)),
+    };
+    let manifest: ExitManifest = serde_json::from_str(&text)
+        .map_err(|error| Error::invalid(format!("{}: {error}", path.display())))?;
+    Ok(manifest.exits)
+}
+
+/// Writes the manifest of a model's exits.
+pub fn write_manifest(model: &Path, exits: Vec<ExitSpec>) -> Result<()> {
+    let text = serde_json::to_string_pretty(&ExitManifest { exits })
+        .map_err(|error| Error::invalid(format!("manifest: {error}")))?;
+    write_whole(&manifest_path(model), text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_file_has_a_name_that_a_repository_takes() {
+        for (file, expected) in [
+            ("resnet50.onnx", "resnet50"),
+            ("my model (v2).onnx", "my-model--v2-"),
+            ("a/b/größe.onnx", "gr--e"),
+            (".hidden.onnx", "hidden"),
+            ("...", "model"),
+            ("", "model"),
+        ] {
+            let name = model_name_of(Path::new(file));
+            assert_eq!(name, expected, "{file}");
+            assert!(crate::check_model_name(&name).is_ok(), "{name}");
+        }
+    }
+}

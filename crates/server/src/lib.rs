@@ -1,0 +1,51 @@
+//! The roles that the one binary can run as, put together from parts.
+//!
+//! ```text
+//! part        what it holds                                   its Config
+//! transport   the endpoint of this process, and its peers     TransportConfig
+//! node        workers and their supervisor                    NodeConfig
+//! gateway     dispatcher, protocol over HTTP and gRPC         DispatchConfig, GatewayConfig
+//! control     intent, its store, who reconciles, REST         ControlConfig
+//! telemetry   metrics, events, traces                         TelemetryConfig
+//! ```
+//!
+//! Each has a `Config` and a `build()`; a role is a choice of parts, and what ties them together.
+//! There are two roles today: [`Standalone`], all parts in one process, and the
+//! [instance](run_instance) of a unit that a node starts. A controller, a node or a gateway by
+//! itself are other choices of the same parts.
+//!
+//! What comes from outside is handed in: addresses to listen on, the shutdown, who is told how
+//! requests ended. Nothing here reads flags, writes to the terminal or sets up logs.
+
+#![forbid(unsafe_code)]
+
+mod catalogue;
+mod control;
+mod gateway;
+mod gpu_sampler;
+mod input_memory;
+mod instance;
+mod listeners;
+mod model_files;
+mod node;
+mod runtime;
+mod shutdown;
+mod standalone;
+mod state_folder;
+mod telemetry;
+mod transport;
+
+pub use control::{ControlConfig, ControlPart, StoreConfig};
+pub use gateway::{DispatchConfig, DispatchPart, GatewayConfig};
+pub use instance::run_instance;
+pub use listeners::ListenSetting;
+pub use model_files::ModelFilesConfig;
+pub use node::{NodeConfig, NodePart};
+pub use runtime::run_role;
+pub use shutdown::{ShutdownSignal, ShutdownTrigger, shutdown_channel};
+pub use standalone::{
+    LocalSite, ManagedSite, ManagedSiteConfig, ReadyServer, ServerAddresses, ServerStatus,
+    Standalone, StandaloneConfig,
+};
+pub use telemetry::TelemetryConfig;
+pub use transport::{TransportConfig, TransportPart};

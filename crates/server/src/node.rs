@@ -1,0 +1,77 @@
+//! The part that runs units.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tessera_core::{Device, Error, Result};
+use tessera_engine::{CudaOptions, EngineName};
+use tessera_node::{NodeEvent, NodeOptions, NodeSupervisor};
+use tessera_telemetry::GpuSample;
+
+use crate::gpu_sampler::GpuSampler;
+use crate::state_folder::state_folder;
+use crate::transport::TransportPart;
+
+/// What a node is made of.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Where blocks are.
+    pub repository: PathBuf,
+    /// What runs units.
+    pub engine: EngineName,
+    /// How they run on a GPU.
+    pub cuda: CudaOptions,
+    /// Cores to compute on.
+    pub cores: NonZeroUsize,
+}
+
+/// A node that runs nothing yet.
+pub struct NodePart {
+    pub(crate) supervisor: NodeSupervisor,
+    gpus: GpuSampler,
+}
+
+impl NodeConfig {
+    /// Starts the node; `on_event` is told what happens to its instances.
+    pub fn build(
+        self,
+        transport: &TransportPart,
+        on_event: impl Fn(NodeEvent) + Send + Sync + 'static,
+    ) -> Result<NodePart> {
+        let options = NodeOptions {
+            engine: self.engine,
+            cuda: self.cuda,
+            cores: self.cores,
+            program: own_program()?,
+            cache: Some(state_folder(&self.repository).join("prepared")),
+            repository: self.repository,
+        };
+        let supervisor = NodeSupervisor::new(options, Arc::clone(&transport.peers), on_event)?;
+        Ok(NodePart { supervisor, gpus: GpuSampler::default() })
+    }
+}
+
+impl NodePart {
+    /// The engine of its units, with the version.
+    pub(crate) fn engine_name(&self) -> String {
+        let (engine, version) = self.supervisor.engine_name_and_version();
+        format!("{engine} {version}")
+    }
+
+    /// What the GPUs among these devices do.
+    pub(crate) fn sample_gpus(&self, devices: impl Iterator<Item = Device>) -> Vec<GpuSample> {
+        self.gpus.sample_gpus(devices)
+    }
+}
+
+/// This program, for units in processes of their own.
+fn own_program() -> Result<PathBuf> {
+    // The file itself, even where it is replaced by another while we run.
+    let own = PathBuf::from("/proc/self/exe");
+    if own.exists() {
+        Ok(own)
+    } else {
+        std::env::current_exe().map_err(|error| Error::from_io("where this program is", &error))
+    }
+}

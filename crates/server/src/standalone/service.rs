@@ -1,0 +1,119 @@
+//! The site as the service that the protocol's front ends ask.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tessera_control::{Manager, TaskDefinition};
+use tessera_core::{DType, Error, ErrorKind, Result, TensorMut};
+use tessera_dispatch::{InferenceRequest, InferenceResponse, Refusal, TaskEntry, TaskStatistics};
+use tessera_gateway::{InferenceService, ServiceFuture, TaskInfo, TaskState};
+use tessera_repository::Repository;
+
+use super::local_site::LocalSite;
+
+/// Answers requests with what runs at a site.
+pub(super) struct SiteService {
+    pub(super) site: Arc<LocalSite>,
+    pub(super) manager: Manager,
+    pub(super) repository: PathBuf,
+    /// Whether what was asked for at the start runs.
+    pub(super) is_up: Arc<AtomicBool>,
+}
+
+impl SiteService {
+    fn task_info(&self, entry: &TaskEntry) -> TaskInfo {
+        let route = &entry.route;
+        let state = match self.site.dispatcher().unavailable_reason(entry) {
+            Some(why) => TaskState::Unavailable(why),
+            None => TaskState::Ready,
+        };
+        let first =
+            route.steps.first().and_then(|step| self.site.node_supervisor().unit_facts(&step.unit));
+        let batching = first.and_then(|facts| facts.calibration.batching);
+        TaskInfo {
+            name: route.task.clone(),
+            version: route.version.clone(),
+            state,
+            inputs: route.inputs.clone(),
+            outputs: route.outputs.clone(),
+            max_batch_size: route.max_rows,
+            batching: batching.map(|batching| (batching.max_rows, batching.max_wait)),
+        }
+    }
+
+    /// The models of the repository that no task serves.
+    fn idle_models(&self) -> Vec<TaskInfo> {
+        let names = Repository::open(&self.repository).and_then(|found| found.list_models());
+        let names = names.unwrap_or_default().into_iter().map(|entry| entry.name);
+        let idle = names.filter(|name| self.site.dispatcher().find_task(name, "").is_err());
+        idle.map(|name| TaskInfo {
+            name,
+            version: "1".to_owned(),
+            state: TaskState::Unavailable("it is not loaded".to_owned()),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            max_batch_size: 0,
+            batching: None,
+        })
+        .collect()
+    }
+}
+
+impl InferenceService for SiteService {
+    fn list_tasks(&self) -> Vec<TaskInfo> {
+        let mut tasks: Vec<TaskInfo> =
+            self.site.dispatcher().list_tasks().iter().map(|entry| self.task_info(entry)).collect();
+        tasks.extend(self.idle_models());
+        tasks.sort_by(|a, b| a.name.cmp(&b.name));
+        tasks
+    }
+
+    fn find_task(&self, name: &str, version: &str) -> Result<TaskInfo> {
+        Ok(self.task_info(&*self.site.dispatcher().find_task(name, version)?))
+    }
+
+    fn is_ready(&self) -> bool {
+        let dispatcher = self.site.dispatcher();
+        self.is_up.load(Ordering::Acquire)
+            && dispatcher
+                .list_tasks()
+                .iter()
+                .all(|entry| dispatcher.unavailable_reason(entry).is_none())
+    }
+
+    fn task_statistics(&self, name: &str) -> Result<TaskStatistics> {
+        self.site.dispatcher().task_statistics(name)
+    }
+
+    fn allocate_input(&self, dtype: DType, shape: &[usize]) -> Result<TensorMut> {
+        self.site.dispatcher().allocate_input(dtype, shape)
+    }
+
+    fn infer(
+        &self,
+        request: InferenceRequest,
+    ) -> ServiceFuture<'_, Result<InferenceResponse, Refusal>> {
+        Box::pin(self.site.dispatcher().infer(request))
+    }
+
+    fn load_task<'a>(&'a self, name: &'a str) -> ServiceFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if self.site.dispatcher().find_task(name, "").is_ok() {
+                return Ok(());
+            }
+            let loaded = self.manager.put_task(name, TaskDefinition::of_model(name)).await;
+            loaded.map(drop).map_err(|error| match error.kind() {
+                // As the protocol has it: a model that can't be loaded is a bad request.
+                ErrorKind::NotFound => {
+                    Error::invalid(format!("there is no model \"{name}\" to load"))
+                }
+                _ => error,
+            })
+        })
+    }
+
+    fn unload_task<'a>(&'a self, name: &'a str) -> ServiceFuture<'a, Result<()>> {
+        Box::pin(async move { self.manager.remove_task(name).await.map(drop) })
+    }
+}

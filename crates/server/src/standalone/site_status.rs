@@ -1,0 +1,83 @@
+//! What the control plane tells of a site: its units and tasks.
+
+use tessera_control::{ExitStatus, InstanceReport, TaskStatus, UnitStatus};
+use tessera_node::InstanceState;
+
+use super::local_site::LocalSite;
+
+impl LocalSite {
+    /// The units, with their instances.
+    pub(super) fn list_units(&self) -> Vec<UnitStatus> {
+        let status = self.node.supervisor.instance_statuses();
+        let units = self.lock_units().clone();
+        units
+            .into_iter()
+            .map(|(id, unit)| {
+                let facts = self.node.supervisor.unit_facts(&id);
+                let mine = status.iter().filter(|status| status.unit == id);
+                let instances = mine.map(|status| {
+                    let (state, reason) = describe_state(&status.state);
+                    InstanceReport {
+                        name: status.instance.clone(),
+                        state,
+                        reason,
+                        process: status.process,
+                        restarts: status.restarts,
+                        requests: status.heartbeat.done,
+                        in_flight: self.dispatch.dispatcher.instance_in_flight(&status.instance)
+                            as u64,
+                    }
+                });
+                UnitStatus {
+                    instances: instances.collect(),
+                    name: id.to_string(),
+                    blocks: unit.block_hashes().map(|hash| hash.to_string()).collect(),
+                    isolation: unit.settings.isolation.to_string(),
+                    device: unit.settings.device.to_string(),
+                    weight_bytes: facts.as_ref().map_or(0, |facts| facts.weight_bytes as u64),
+                    max_batch_rows: facts
+                        .and_then(|facts| facts.calibration.batching)
+                        .map(|batching| batching.max_rows as u64),
+                    tasks: unit.tasks,
+                }
+            })
+            .collect()
+    }
+
+    /// The tasks, with their paths and exits.
+    pub(super) fn list_tasks(&self) -> Vec<TaskStatus> {
+        let tasks = self.dispatch.dispatcher.list_tasks();
+        tasks
+            .iter()
+            .map(|entry| {
+                let reason = self.dispatch.dispatcher.unavailable_reason(entry);
+                let route = &entry.route;
+                TaskStatus {
+                    name: route.task.clone(),
+                    version: route.version.clone(),
+                    state: if reason.is_none() { "ready" } else { "unavailable" }.to_owned(),
+                    reason,
+                    path: route.steps.iter().map(|step| step.unit.to_string()).collect(),
+                    exits: entry
+                        .list_exits()
+                        .into_iter()
+                        .map(|(name, threshold, taken)| ExitStatus { name, threshold, taken })
+                        .collect(),
+                    in_flight: self.dispatch.dispatcher.task_in_flight(&route.task) as u64,
+                }
+            })
+            .collect()
+    }
+}
+
+/// A state in a word, and why where it needs one.
+fn describe_state(state: &InstanceState) -> (String, Option<String>) {
+    let (word, why) = match state {
+        InstanceState::Starting => ("starting", None),
+        InstanceState::Up => ("up", None),
+        InstanceState::Restarting => ("restarting", None),
+        InstanceState::Failed(why) => ("failed", Some(why.clone())),
+        InstanceState::Stopped => ("stopped", None),
+    };
+    (word.to_owned(), why)
+}

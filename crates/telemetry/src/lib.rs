@@ -1,0 +1,185 @@
+//! What an operator sees: metrics, events, the processes that units run in, traces and the log.
+//!
+//! The dispatcher tells of every request that ended, while it holds its lock: that is counted at
+//! once and everything else is done only where somebody listens. Metrics are written when they are
+//! asked for.
+
+#![forbid(unsafe_code)]
+
+mod clock;
+mod counters;
+mod ended_request;
+mod events;
+mod exposition;
+mod gpu_metrics;
+mod histogram;
+mod metrics;
+mod process;
+mod request_summary;
+mod router;
+mod sample;
+mod traces;
+mod usage;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+use tessera_core::{Result, lock};
+use tessera_tensormq::Deadline;
+use tokio::sync::broadcast;
+use tokio::time::MissedTickBehavior;
+
+use clock::UnixClock;
+use counters::RequestCounters;
+pub use ended_request::{EndedRequest, RequestObserver, RequestOutcome};
+pub use request_summary::{RequestTimes, first_unit_runs};
+use request_summary::{outcome_name, unit_of};
+pub use sample::{
+    GpuProcessSample, GpuSample, InstanceGpuSample, InstanceSample, SystemSample, TakeSample,
+    TaskSample,
+};
+pub use traces::TraceOptions;
+use traces::TraceQueue;
+use usage::{HERTZ, ProcessUsage};
+
+/// Events that wait for a listener before it misses the oldest.
+const EVENTS_KEPT: usize = 1024;
+
+/// What telemetry does beyond counting.
+#[derive(Clone, Debug, Default)]
+pub struct TelemetryOptions {
+    /// Where spans are sent; `None` for nowhere.
+    pub traces: Option<TraceOptions>,
+}
+
+/// Watches requests and processes.
+pub struct Telemetry {
+    counters: Mutex<RequestCounters>,
+    usage: Mutex<ProcessUsage>,
+    events: broadcast::Sender<Arc<str>>,
+    traces: Option<TraceQueue>,
+    clock: UnixClock,
+}
+
+impl Telemetry {
+    /// Starts to watch. Traces are sent by a task on the runtime that this is called on.
+    pub fn new(options: TelemetryOptions) -> Result<Arc<Self>> {
+        let clock = UnixClock::new();
+        let traces =
+            options.traces.map(|traces| TraceQueue::start_exporter(traces, clock)).transpose()?;
+        let (events, _) = broadcast::channel(EVENTS_KEPT);
+        Ok(Arc::new(Self {
+            counters: Mutex::default(),
+            usage: Mutex::default(),
+            events,
+            traces,
+            clock,
+        }))
+    }
+
+    /// What happens from now on: each a JSON object with at least `kind`, and `at` in milliseconds
+    /// since 1970. Whoever is slow misses the oldest.
+    pub fn subscribe_events(&self) -> broadcast::Receiver<Arc<str>> {
+        self.events.subscribe()
+    }
+
+    /// Tells those who listen; `at` is added where it is missing.
+    pub fn publish_event(&self, event: Value) {
+        if self.has_listeners() {
+            self.broadcast_event(events::complete_event(event, self.milliseconds_now()));
+        }
+    }
+
+    /// Watches tasks, units and their processes, for as long as it is polled.
+    pub async fn watch_samples(self: Arc<Self>, sample: TakeSample) {
+        let mut interval = tokio::time::interval(Duration::from_millis(1000 / HERTZ));
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for tick in 0_u64.. {
+            interval.tick().await;
+            let is_second = tick.is_multiple_of(HERTZ);
+            if is_second {
+                let sample = sample();
+                lock(&self.counters).apply_sample(&sample, Deadline::now().nanoseconds());
+                lock(&self.usage).follow_processes(&sample);
+            }
+            lock(&self.usage).read_processes(Deadline::now().nanoseconds());
+            if is_second && self.has_listeners() {
+                let used = lock(&self.usage).current_usage();
+                self.broadcast_event(events::usage_event(&used, self.milliseconds_now()));
+            }
+        }
+    }
+
+    /// The metrics as text.
+    fn metrics_text(&self, sample: &SystemSample) -> String {
+        let now = Deadline::now().nanoseconds();
+        // Copied, so that no request waits while text is written.
+        let counters = {
+            let mut counters = lock(&self.counters);
+            counters.apply_sample(sample, now);
+            counters.exposed_counters(now)
+        };
+        let used = lock(&self.usage).current_usage();
+        let lost_spans = self.traces.as_ref().map(TraceQueue::lost_spans);
+        metrics::render_metrics(&metrics::MetricsSnapshot {
+            counters: &counters,
+            sample,
+            used: &used,
+            lost_spans,
+        })
+    }
+
+    /// The last minute of every process.
+    fn last_minute(&self) -> Value {
+        lock(&self.usage).last_minute(self.clock)
+    }
+
+    fn has_listeners(&self) -> bool {
+        self.events.receiver_count() > 0
+    }
+
+    fn broadcast_event(&self, event: String) {
+        // The last listener may have left just now.
+        self.events.send(event.into()).ok();
+    }
+
+    fn milliseconds_now(&self) -> u64 {
+        self.clock.unix_milliseconds(Deadline::now().nanoseconds())
+    }
+}
+
+impl RequestObserver for Telemetry {
+    fn request_ended(&self, ended: &EndedRequest<'_>) {
+        lock(&self.counters).count_request(ended);
+        if let Some(traces) = &self.traces {
+            traces.queue_spans(ended);
+        }
+        if self.has_listeners() {
+            match events::request_event(ended, self.clock.unix_milliseconds(ended.ended)) {
+                Ok(event) => self.broadcast_event(event),
+                Err(error) => tracing::error!(%error, "an event can't be written"),
+            }
+        }
+        log_ended(ended);
+    }
+}
+
+fn log_ended(ended: &EndedRequest<'_>) {
+    let EndedRequest { task, id, request, .. } = *ended;
+    // The last that it passed: one that failed leaves no timings.
+    let last_unit = ended.hop_timings.last().map(|hop| unit_of(&hop.instance));
+    if let RequestOutcome::Failed(error) = ended.outcome {
+        tracing::warn!(task, %request, id, last_unit, %error, "a request failed");
+    } else {
+        tracing::debug!(
+            task,
+            %request,
+            id,
+            last_unit,
+            outcome = outcome_name(ended),
+            microseconds = RequestTimes::from_ended(ended).all / 1000,
+            "a request ended"
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! Who can be sent to: addresses by name, and a sender to each that was sent to.
+
+mod devices;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tessera_core::{Error, Result, lock};
+
+use crate::address::Address;
+use crate::channel::NotSent;
+use crate::endpoint::Endpoint;
+use crate::inbox::Inbox;
+use crate::message::Message;
+use crate::options::{ConnectOptions, InboxOptions, Listen};
+use crate::sender::Sender;
+use crate::transport::id::Transport;
+use crate::wait::Wait;
+
+/// The instances that this process knows, and its senders to them.
+pub struct Peers {
+    endpoint: Endpoint,
+    /// The way to other processes; by default the fastest.
+    transport: Option<Transport>,
+    known: Mutex<HashMap<String, KnownPeer>>,
+}
+
+struct KnownPeer {
+    address: Address,
+    sender: Option<Arc<Mutex<Sender>>>,
+}
+
+impl Peers {
+    /// Nobody yet.
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self::with_transport(endpoint, None)
+    }
+
+    /// Nobody yet; other processes are sent to over this transport, to compare with the fastest.
+    pub fn with_transport(endpoint: Endpoint, transport: Option<Transport>) -> Self {
+        Self { endpoint, transport, known: Mutex::default() }
+    }
+
+    /// The way to other processes, where it is not the fastest.
+    pub fn transport(&self) -> Option<Transport> {
+        self.transport
+    }
+
+    /// An inbox that can be reached the way that the others are.
+    pub fn create_inbox(&self, name: &str, depth: u32) -> Result<Inbox> {
+        let listen = self.transport.map(Listen::within_host).into_iter().collect();
+        self.endpoint.create_inbox(name, &InboxOptions { depth, listen, ..InboxOptions::default() })
+    }
+
+    /// The endpoint that senders belong to.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Makes an instance known.
+    pub fn add_peer(&self, name: &str, address: Address) {
+        let known = KnownPeer { address, sender: None };
+        let previous = lock(&self.known).insert(name.to_owned(), known);
+        // Its sender is closed outside the lock.
+        drop(previous);
+    }
+
+    /// Forgets an instance; a sender to it is closed once nobody sends with it.
+    pub fn forget_peer(&self, name: &str) {
+        let forgotten = lock(&self.known).remove(name);
+        drop(forgotten);
+    }
+
+    /// Everyone who is known.
+    pub fn addresses(&self) -> Vec<(String, Address)> {
+        let known = lock(&self.known);
+        known.iter().map(|(name, known)| (name.clone(), known.address.clone())).collect()
+    }
+
+    /// Whether an instance is in this process, so that whatever it is sent is handed over by
+    /// pointer.
+    pub fn is_in_process(&self, name: &str) -> bool {
+        let known = lock(&self.known);
+        known.get(name).is_some_and(|known| known.address.endpoint_id == self.endpoint.id())
+    }
+
+    /// The sender to an instance; `Lost` where there is none of that name any more.
+    pub fn sender_to(&self, name: &str) -> Result<Arc<Mutex<Sender>>> {
+        let gone = || Error::lost(format!("instance {name} is gone"));
+        let address = {
+            let known = lock(&self.known);
+            let entry = known.get(name).ok_or_else(gone)?;
+            if let Some(sender) = &entry.sender {
+                return Ok(Arc::clone(sender));
+            }
+            entry.address.clone()
+        };
+        // Not under the lock: connecting to another process takes a moment.
+        let transport = self.transport.filter(|_| address.endpoint_id != self.endpoint.id());
+        let options = ConnectOptions { transport, ..ConnectOptions::default() };
+        let sender = Arc::new(Mutex::new(self.endpoint.connect_with_options(&address, &options)?));
+        let mut known = lock(&self.known);
+        let entry = known.get_mut(name).ok_or_else(gone)?;
+        Ok(Arc::clone(entry.sender.get_or_insert(sender)))
+    }
+
+    /// Sends to an instance; a message that was not sent comes back.
+    pub fn send_to(&self, name: &str, message: Message, wait: Wait) -> Result<(), Box<NotSent>> {
+        let sender = match self.sender_to(name) {
+            Ok(sender) => sender,
+            Err(error) => return Err(Box::new(NotSent { error, message })),
+        };
+        let sent = lock(&sender).send(message, wait);
+        sent.map(drop)
+    }
+}
