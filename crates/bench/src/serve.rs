@@ -10,7 +10,7 @@ use tessera_report::{Table, format_bytes, format_milliseconds, output};
 use clap::Args;
 use serde::Serialize;
 use tessera_command::{EngineArguments, SplitArguments};
-use tessera_core::{Error, Result, Tensor};
+use tessera_core::{Error, Result, Tensor, lock};
 use tessera_engine::{Engine, EngineSession, LoadOptions};
 use tessera_node::{LatencySummary, median_of_sorted};
 use tessera_repository::ModelFile;
@@ -401,8 +401,7 @@ fn answers_per_second(
                         Err(_) => Err(Error::lost("no connection to the server")),
                     };
                     if let Err(error) = asked {
-                        *failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
-                            Some(error);
+                        *lock(&failed) = Some(error);
                         return;
                     }
                     done.fetch_add(1, Ordering::Relaxed);
@@ -419,7 +418,7 @@ fn answers_per_second(
         over.store(true, Ordering::Relaxed);
         rate
     });
-    match failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take() {
+    match lock(&failed).take() {
         Some(error) => Err(error),
         None => Ok(rate),
     }

@@ -18,5 +18,5 @@ mod time_limit;
 
 pub use engine_arguments::{CudaArguments, EngineArguments};
 pub use model_arguments::{ModelArguments, RepositoryArgument, SplitArguments};
-pub use parsers::{parse_engine, parse_isolation, parse_seconds};
+pub use parsers::{flag_error, parse_engine, parse_isolation, parse_seconds};
 pub use time_limit::{TimeLimit, plan_timed};

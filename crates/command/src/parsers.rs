@@ -19,6 +19,11 @@ pub fn parse_isolation(text: &str) -> Result<Isolation, String> {
     text.parse().map_err(|error: Error| error.to_string())
 }
 
+/// A value that the flag before it can't have: `--strategy "x", expected one of …`.
+pub fn flag_error(error: Error) -> Error {
+    Error::usage(format!("--{error}"))
+}
+
 /// The engine by name.
 pub fn parse_engine(text: &str) -> Result<EngineName, String> {
     text.parse().map_err(|error: Error| error.to_string())

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{result, sys};
-use tessera_core::{Fence, Result};
+use tessera_core::{Fence, Result, lock};
 
 use crate::Gpu;
 use crate::driver::check_cuda;
@@ -29,7 +29,7 @@ const MAX_FREE_EVENTS: usize = 64;
 
 /// An event that nobody uses. The caller has made the GPU current.
 pub(crate) fn take_event(gpu: &Gpu, kind: CudaEventKind) -> Result<sys::CUevent> {
-    let mut free = gpu.free_events.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut free = lock(&gpu.free_events.0);
     if let Some(index) = free.iter().rposition(|(known, _)| *known == kind) {
         return Ok(std::ptr::with_exposed_provenance_mut(free.swap_remove(index).1));
     }
@@ -50,7 +50,7 @@ pub(crate) fn take_event(gpu: &Gpu, kind: CudaEventKind) -> Result<sys::CUevent>
 /// Keeps an event for the next who needs one. Nobody else has it; whoever waits in a stream waits
 /// for what it was.
 pub(crate) fn return_event(gpu: &Gpu, kind: CudaEventKind, event: sys::CUevent) {
-    let mut free = gpu.free_events.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut free = lock(&gpu.free_events.0);
     if free.len() < MAX_FREE_EVENTS {
         free.push((kind, event.expose_provenance()));
         return;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{result, sys};
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Result, lock};
 
 use crate::driver::{check_cuda, open_driver};
 use crate::event::CudaEventPool;
@@ -47,7 +47,7 @@ impl Gpu {
         static OPENED: Mutex<BTreeMap<u32, Arc<Gpu>>> = Mutex::new(BTreeMap::new());
         let what = |error: Error| error.with_context(format!("cuda:{number}"));
         open_driver().map_err(what)?;
-        let mut opened = OPENED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut opened = lock(&OPENED);
         if let Some(gpu) = opened.get(&number) {
             return Ok(Arc::clone(gpu));
         }
@@ -125,8 +125,7 @@ impl Gpu {
     /// work uses: they need not wait for what units compute.
     pub(crate) fn copy_stream(&self) -> Result<sys::CUstream> {
         self.make_current()?;
-        let mut copy_stream =
-            self.copy_stream.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut copy_stream = lock(&self.copy_stream);
         if let Some(stream) = *copy_stream {
             return Ok(stream);
         }

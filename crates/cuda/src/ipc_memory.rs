@@ -1,4 +1,4 @@
-//! Memory of a GPU that other processes open (CUDA IPC).
+//! CUDA IPC: handles of a GPU's memory, which other processes open.
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
-use tessera_core::{Error, Fence, MemoryLocation, Region, Result};
+use tessera_core::{Error, Fence, MemoryLocation, Region, Result, lock};
 
 use crate::copy_counts::TO_DEVICE;
 use crate::driver::check_cuda;
@@ -67,7 +67,7 @@ fn round_up_size(len: usize) -> Result<usize> {
 }
 
 fn lock_free_memory(gpu: &Gpu) -> std::sync::MutexGuard<'_, FreeMemory> {
-    gpu.free_memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    lock(&gpu.free_memory)
 }
 
 /// Memory of a GPU.

@@ -1,4 +1,4 @@
-//! Which engine to use.
+//! Which engine to use. To add an engine: its folder with the trait [`Engine`], and a line here.
 
 use std::fmt;
 use std::str::FromStr;

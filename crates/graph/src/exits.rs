@@ -1,4 +1,4 @@
-//! Side exits: branches of a model that can answer early.
+//! Early exits: branches at the side of a model that can answer before its end.
 
 use std::collections::HashMap;
 
@@ -49,25 +49,39 @@ pub fn normalised_entropy(scores: &[f64], kind: ScoreKind) -> f64 {
     if scores.len() < 2 {
         return 0.0;
     }
-    let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let weights: Vec<f64> = match kind {
-        ScoreKind::Logits => scores.iter().map(|score| (score - highest).exp()).collect(),
-        // What is no number stays what it is, unlike with `max`.
-        ScoreKind::Probabilities => {
-            scores.iter().map(|&score| if score < 0.0 { 0.0 } else { score }).collect()
-        }
+    let (sum, entropy) = match kind {
+        ScoreKind::Logits => entropy_of_logits(scores),
+        ScoreKind::Probabilities => entropy_of_weights(scores),
     };
-    let sum: f64 = weights.iter().sum();
-    let entropy: f64 = weights
-        .iter()
-        .map(|weight| weight / sum)
-        .filter(|&probability| probability > 0.0)
-        .map(|probability| -probability * probability.ln())
-        .sum();
     // Garbage in (NaN, nothing positive) is as uncertain as can be: the exit is not taken.
     let normalised = entropy / (scores.len() as f64).ln();
     let is_known = normalised.is_finite() && sum.is_finite() && sum > 0.0;
     if is_known { normalised.clamp(0.0, 1.0) } else { 1.0 }
+}
+
+/// The sum of the exponentials beyond the highest score, and the entropy of their shares.
+///
+/// The logarithm of a share is the score itself less that of the sum: one exponential for each class
+/// and a single logarithm.
+fn entropy_of_logits(scores: &[f64]) -> (f64, f64) {
+    let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let (mut sum, mut weighted) = (0.0, 0.0);
+    for score in scores {
+        let weight = (score - highest).exp();
+        sum += weight;
+        // Minus infinity has no share, and no product.
+        weighted += if weight == 0.0 { 0.0 } else { weight * (score - highest) };
+    }
+    (sum, sum.ln() - weighted / sum)
+}
+
+/// The sum of the weights, and the entropy of their shares; what is below 0 has none.
+fn entropy_of_weights(weights: &[f64]) -> (f64, f64) {
+    // What is no number stays what it is, unlike with `max`.
+    let weights = || weights.iter().map(|&weight| if weight < 0.0 { 0.0 } else { weight });
+    let sum: f64 = weights().sum();
+    let shares = weights().map(|weight| weight / sum).filter(|&share| share > 0.0);
+    (sum, shares.map(|share| -share * share.ln()).sum())
 }
 
 /// The branch of one exit.

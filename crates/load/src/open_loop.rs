@@ -8,10 +8,10 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Result, lock};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -118,7 +118,7 @@ impl Backlog {
     fn close_and_take_workers(&self) -> JoinSet<()> {
         self.session.closing.store(true, Ordering::SeqCst);
         self.waiting.close();
-        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workers = lock(&self.workers);
         workers.closed = true;
         std::mem::take(&mut workers.set)
     }
@@ -126,12 +126,12 @@ impl Backlog {
     fn push(&self, arrival: Arrival) {
         self.session.count_issued(arrival.due);
         self.issued.fetch_add(1, Ordering::SeqCst);
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(arrival);
+        lock(&self.queue).push_back(arrival);
         self.waiting.add_permits(1);
     }
 
     fn pop(&self) -> Option<Arrival> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        lock(&self.queue).pop_front()
     }
 }
 
@@ -168,7 +168,7 @@ fn wait_until(due: Instant, session: &LoadSession) -> bool {
 
 /// Adds a worker, unless there are as many as may be.
 fn add_worker(backlog: &Arc<Backlog>) {
-    let mut workers = backlog.workers.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut workers = lock(&backlog.workers);
     if !workers.closed && workers.set.len() < backlog.max_workers {
         backlog.idle.fetch_add(1, Ordering::SeqCst);
         workers.set.spawn(run_worker(Arc::clone(backlog)));

@@ -1,12 +1,13 @@
 //! What all clients of a run share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;
+use tessera_core::lock;
 
 use crate::connector::Connector;
 use crate::exchange::Exchange;
@@ -54,6 +55,6 @@ impl LoadSession {
     }
 
     pub(crate) fn lock_collector(&self) -> MutexGuard<'_, OutcomeCollector> {
-        self.collector.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.collector)
     }
 }

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, Weak};
 
-use tessera_core::{DType, HostBuffer, MemoryLocation, Region, Result, TensorMut, element_count};
+use tessera_core::{
+    DType, HostBuffer, MemoryLocation, Region, Result, TensorMut, element_count, lock,
+};
 
 /// Buffers of one size that are kept for the next run; more than these are given back.
 const MOST_KEPT: usize = 8;
@@ -35,7 +37,7 @@ impl BufferPool {
     }
 
     fn lock_free_buffers(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Vec<HostBuffer>>> {
-        self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.free)
     }
 }
 

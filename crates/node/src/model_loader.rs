@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
-use tessera_core::{ContentHash, Result, TensorType};
+use tessera_core::{ContentHash, Result, TensorType, lock};
 use tessera_engine::{Engine, EngineSession, LoadOptions};
 use tessera_graph::BlockGraph;
 
@@ -66,7 +66,7 @@ impl ModelLoader {
         source: &dyn ProgramSource,
     ) -> Result<LoadedBlock> {
         let key = (hash, inputs);
-        let mut loaded = self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut loaded = lock(&self.loaded);
         if let Some(known) = loaded.get(&key).and_then(Weak::upgrade) {
             return Ok(known);
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tessera_core::{DType, Error, Result, Tensor, TensorMut};
+use tessera_core::{DType, Error, Result, Tensor, TensorMut, lock};
 use tessera_engine::to_host;
 use tessera_graph::{TensorSource, check_inputs};
 
@@ -96,8 +96,7 @@ impl LoadedModel {
                 .iter()
                 .map(|&source| take_tensor(inputs, &mut values, &mut left, source))
                 .collect::<Result<Vec<Tensor>>>()?;
-            let mut session =
-                self.blocks[index].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut session = lock(&self.blocks[index]);
             let start = Instant::now();
             let bound = self.bind_outputs(index, session.computes_in_place())?;
             let outputs = session.run_inference(&given, bound)?;

@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Result, lock};
 
 /// For how long a peak of demand is expected to come back.
 ///
@@ -152,7 +152,7 @@ impl MachineCorePermits {
     }
 
     fn lock_state(&self) -> MutexGuard<'_, CorePermitState> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.0)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use tessera_core::{ContentHash, Error, Result, Tensor};
+use tessera_core::{ContentHash, Error, Result, Tensor, lock};
 use tessera_engine::{FileMapping, Program, ProgramWeight, SharedFileMapping};
 use tessera_graph::{Block, WeightRef};
 
@@ -43,7 +43,7 @@ impl Repository {
 
     /// Maps a weight; one that is mapped already is shared, and was checked then.
     fn map_weight(&self, hash: ContentHash) -> Result<MappedWeight> {
-        let table = || self.mapped_weights.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let table = || lock(&self.mapped_weights);
         if let Some(known) = table().get(&hash).and_then(Weak::upgrade) {
             return Ok(known);
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tessera_control::{System, TaskDefaults, TaskDefinition};
-use tessera_core::{Device, Error, Result, Tensor};
+use tessera_core::{Device, Error, Result, Tensor, lock};
 use tessera_deploy::{Batching, BatchingChoice, HopTiming, Isolation};
 use tessera_dispatch::{Dispatcher, InferenceRequest, InferenceResponse};
 use tessera_engine::{CudaOptions, EngineName};
@@ -80,7 +80,7 @@ pub(crate) struct HopTimingsCollector(Mutex<Vec<Vec<HopTiming>>>);
 
 impl RequestObserver for HopTimingsCollector {
     fn request_ended(&self, ended: &EndedRequest<'_>) {
-        let mut all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut all = lock(&self.0);
         all.push(ended.hop_timings.to_vec());
     }
 }
@@ -195,7 +195,7 @@ impl BenchPipeline {
 
     /// What happened to the requests since this was last asked.
     pub(crate) fn take_hop_timings(&self) -> Vec<Vec<HopTiming>> {
-        let mut all = self.hop_timings.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut all = lock(&self.hop_timings.0);
         std::mem::take(&mut *all)
     }
 

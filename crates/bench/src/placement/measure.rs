@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 use tessera_report::format_percent;
 
 use serde::Serialize;
-use tessera_command::TimeLimit;
+use tessera_command::{TimeLimit, flag_error};
 use tessera_control::PlacementPlugin;
-use tessera_core::{Error, Result};
+use tessera_core::Result;
 use tessera_node::median_of_sorted;
 use tessera_plan::SearchLimit;
 use tessera_plan::placement::{
@@ -63,7 +63,7 @@ pub(crate) fn choose_strategy(
         Ok(Box::new(PlacementPlugin::new(name, time_limit)))
     } else {
         let found = find_placement_strategy(name);
-        Ok(Box::new(found.map_err(|error| Error::usage(format!("--{error}")))?))
+        Ok(Box::new(found.map_err(flag_error)?))
     }
 }
 

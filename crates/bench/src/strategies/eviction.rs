@@ -1,7 +1,8 @@
 //! How the policies of eviction do on random workloads.
 
 use serde::Serialize;
-use tessera_core::{Error, Result};
+use tessera_command::flag_error;
+use tessera_core::Result;
 use tessera_plan::residency::eviction::{
     EvictionPolicy, EvictionProblem, random_eviction_problem, simulate_eviction,
 };
@@ -65,7 +66,7 @@ pub fn measure_random_evictions(options: &RandomEvictionOptions<'_>) -> Result<(
     let requests = options.requests.unwrap_or(RANDOM_REQUESTS);
     let chosen = match options.policy {
         None | Some("all") => EvictionPolicy::all().to_vec(),
-        Some(name) => vec![choose_eviction_policy(name)?],
+        Some(name) => vec![EvictionPolicy::from_name(name).map_err(flag_error)?],
     };
     let mut samples: Vec<(EvictionPolicy, Vec<EvictionSample>)> =
         chosen.into_iter().map(|policy| (policy, Vec::new())).collect();
@@ -120,9 +121,4 @@ impl RandomEvictions {
             "{workloads} random workloads of {requests} requests, seeds from {seed}; reload times"
         ))
     }
-}
-
-/// The policy that the user means.
-pub fn choose_eviction_policy(name: &str) -> Result<EvictionPolicy> {
-    EvictionPolicy::from_name(name).map_err(|error| Error::usage(format!("--{error}")))
 }

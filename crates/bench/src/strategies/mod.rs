@@ -5,10 +5,6 @@ mod figures;
 mod overflow;
 mod residency;
 
-pub use eviction::{RandomEvictionOptions, choose_eviction_policy, measure_random_evictions};
-pub use overflow::{
-    RandomOverflowOptions, choose_overflow_strategy, measure_random_overflows, sequential_us,
-};
-pub use residency::{
-    RandomResidencyOptions, choose_residency_strategy, measure_random_residencies, pipeline_us,
-};
+pub use eviction::{RandomEvictionOptions, measure_random_evictions};
+pub use overflow::{RandomOverflowOptions, measure_random_overflows};
+pub use residency::{RandomResidencyOptions, measure_random_residencies};

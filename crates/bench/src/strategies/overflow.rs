@@ -4,14 +4,13 @@ use serde::Serialize;
 use std::time::Duration;
 use tessera_core::{Error, Result};
 use tessera_plan::overflow::{
-    OverflowProblem, OverflowStrategy, find_overflow_strategy, overflow_strategies,
-    random_overflow_problem,
+    OverflowProblem, find_overflow_strategy, overflow_strategies, random_overflow_problem,
+    sequential_us,
 };
 use tessera_report::{Table, output};
 
 use super::figures::{self, PlanSample, PlanningFigures, RatioSpread, StrategySamples};
-use tessera_command::plan_timed;
-use tessera_plan::SearchLimit;
+use tessera_command::{flag_error, plan_timed};
 
 /// The largest random graphs that `exact` is asked for: nearly all of them are solved in
 /// milliseconds.
@@ -84,7 +83,7 @@ pub fn measure_random_overflows(options: &RandomOverflowOptions<'_>) -> Result<(
         None | Some("all") => {
             overflow_strategies().iter().map(|strategy| strategy.name()).collect()
         }
-        Some(name) => vec![choose_overflow_strategy(name)?.name()],
+        Some(name) => vec![find_overflow_strategy(name).map_err(flag_error)?.name()],
     };
     chosen.retain(|name| can_solve || *name != "exact");
     if chosen.is_empty() {
@@ -98,7 +97,7 @@ pub fn measure_random_overflows(options: &RandomOverflowOptions<'_>) -> Result<(
         Ok((problem, sequential_us))
     };
     let plan = |problem: &OverflowProblem, name: &str| {
-        let strategy = choose_overflow_strategy(name)?;
+        let strategy = find_overflow_strategy(name).map_err(flag_error)?;
         let (planned, plan_ms) =
             plan_timed(options.time_limit, |limit| strategy.find_plan(problem, None, limit))?;
         Ok(PlanSample { time_us: planned.makespan_us, proved: planned.proved, plan_ms })
@@ -136,16 +135,4 @@ impl RandomOverflows {
             None => format!("{seeds}; exact is asked for at most {EXACT_BLOCKS} blocks"),
         })
     }
-}
-
-/// The strategy that the user means.
-pub fn choose_overflow_strategy(name: &str) -> Result<&'static OverflowStrategy> {
-    find_overflow_strategy(name).map_err(|error| Error::usage(format!("--{error}")))
-}
-
-/// What the plan of today's runtimes costs.
-pub fn sequential_us(problem: &OverflowProblem) -> Result<f64> {
-    Ok(find_overflow_strategy("sequential")?
-        .find_plan(problem, None, &SearchLimit::none())?
-        .makespan_us)
 }

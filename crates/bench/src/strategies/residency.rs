@@ -4,11 +4,10 @@ use std::time::Duration;
 use tessera_report::{Table, output};
 
 use serde::Serialize;
-use tessera_command::plan_timed;
+use tessera_command::{flag_error, plan_timed};
 use tessera_core::{Error, Result};
-use tessera_plan::SearchLimit;
 use tessera_plan::residency::{
-    ResidencyProblem, ResidencyStrategy, deepplan_server, find_residency_strategy,
+    ResidencyProblem, deepplan_server, find_residency_strategy, pipeline_us,
     random_residency_problem, residency_strategies,
 };
 
@@ -91,7 +90,7 @@ pub fn measure_random_residencies(options: &RandomResidencyOptions<'_>) -> Resul
         None | Some("all") => {
             residency_strategies().iter().map(|strategy| strategy.name()).collect()
         }
-        Some(name) => vec![choose_residency_strategy(name)?.name()],
+        Some(name) => vec![find_residency_strategy(name).map_err(flag_error)?.name()],
     };
     chosen.retain(|name| can_solve || *name != "exact");
     if chosen.is_empty() {
@@ -107,7 +106,7 @@ pub fn measure_random_residencies(options: &RandomResidencyOptions<'_>) -> Resul
         Ok((problem, pipeline_us))
     };
     let plan = |problem: &ResidencyProblem, name: &str| {
-        let strategy = choose_residency_strategy(name)?;
+        let strategy = find_residency_strategy(name).map_err(flag_error)?;
         let (planned, plan_ms) =
             plan_timed(options.time_limit, |limit| strategy.find_plan(problem, None, limit))?;
         Ok(PlanSample { time_us: planned.total_us, proved: planned.proved, plan_ms })
@@ -147,16 +146,4 @@ impl RandomResidencies {
             None => format!("{what}; exact is asked for at most {most} layers"),
         })
     }
-}
-
-/// The strategy that the user means.
-pub fn choose_residency_strategy(name: &str) -> Result<&'static ResidencyStrategy> {
-    find_residency_strategy(name).map_err(|error| Error::usage(format!("--{error}")))
-}
-
-/// How long the pipeline takes.
-pub fn pipeline_us(problem: &ResidencyProblem) -> Result<f64> {
-    Ok(find_residency_strategy("pipeline")?
-        .find_plan(problem, None, &SearchLimit::none())?
-        .total_us)
 }

@@ -1,4 +1,4 @@
-//! The system as a whole: which tasks there should be.
+//! `GET` and `PUT /v1/system`: which tasks there should be, as a whole.
 
 use axum::extract::State;
 use axum::response::Response;

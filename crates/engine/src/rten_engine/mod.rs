@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool};
-use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut};
+use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut, lock};
 
 use guard::guard_panics;
 
@@ -39,7 +39,7 @@ impl Rten {
                 options.device
             )));
         }
-        let mut pools = self.pools.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut pools = lock(&self.pools);
         let threads = options.threads;
         let pool = || Arc::new(ThreadPool::with_num_threads(threads.get()));
         Ok(Arc::clone(pools.entry(threads).or_insert_with(pool)))

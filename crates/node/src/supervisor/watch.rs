@@ -1,4 +1,4 @@
-//! Watching over instances: those that hang are ended, and those that ended are started again.
+//! Restarts: instances that hang are ended, and those that ended are started again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

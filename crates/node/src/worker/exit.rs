@@ -1,4 +1,4 @@
-//! Whether requests are certain enough to leave at an exit.
+//! Early exit: whether requests are certain enough to leave.
 
 use tessera_core::{Error, Result, Tensor};
 use tessera_deploy::HopExit;

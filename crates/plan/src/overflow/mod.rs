@@ -67,4 +67,6 @@ pub use problem::{CopyRates, OverflowBlock, OverflowDevice, OverflowEdge, Overfl
 pub use random_problem::random_overflow_problem;
 pub use simulator::{ExecutedBlock, ExecutedCopy, OverflowRun, simulate_overflow};
 pub use solution::OverflowSolution;
-pub use strategies::{OverflowStrategy, find_overflow_strategy, overflow_strategies};
+pub use strategies::{
+    OverflowStrategy, find_overflow_strategy, overflow_strategies, sequential_us,
+};

@@ -10,7 +10,7 @@ use super::queueing_delay::QueueingDelay;
 use super::sequential::SequentialExecution;
 use super::slowdown::Slowdown;
 use super::solution::OverflowSolution;
-use crate::{Planner, StrategyRegistry};
+use crate::{Planner, SearchLimit, StrategyRegistry};
 
 /// A planner of overflow.
 pub type OverflowStrategy =
@@ -27,4 +27,9 @@ pub fn overflow_strategies() -> StrategyRegistry<&'static OverflowStrategy> {
 /// The strategy of this name.
 pub fn find_overflow_strategy(name: &str) -> Result<&'static OverflowStrategy> {
     overflow_strategies().find_strategy(name)
+}
+
+/// How long one block after the other takes: what plans are compared with.
+pub fn sequential_us(problem: &OverflowProblem) -> Result<f64> {
+    Ok(SequentialExecution.find_plan(problem, None, &SearchLimit::none())?.makespan_us)
 }

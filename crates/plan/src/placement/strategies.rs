@@ -1,4 +1,5 @@
-//! The strategies of placement that are built in. To add one: its file, and a line here.
+//! The strategies of placement that are built in. To add a placement strategy: its file, and a line
+//! here.
 
 use tessera_core::Result;
 

@@ -40,7 +40,9 @@ pub use pipeline::PipelinedLoading;
 pub use problem::{NvLink, ResidencyLayer, ResidencyProblem, ServerGpu};
 pub use profile::{named_profile, profile_names, random_residency_problem};
 pub use solution::ResidencySolution;
-pub use strategies::{ResidencyStrategy, find_residency_strategy, residency_strategies};
+pub use strategies::{
+    ResidencyStrategy, find_residency_strategy, pipeline_us, residency_strategies,
+};
 pub use timeline::{
     ExecutedLayer, Residency, ResidencyPlan, ResidencyRun, TimeSpan, simulate_residency,
 };

@@ -11,7 +11,7 @@ use super::pipeline::PipelinedLoading;
 use super::problem::ResidencyProblem;
 use super::solution::ResidencySolution;
 use super::timeline::ResidencyPlan;
-use crate::{Planner, StrategyRegistry};
+use crate::{Planner, SearchLimit, StrategyRegistry};
 
 /// A planner of residency.
 pub type ResidencyStrategy =
@@ -35,4 +35,9 @@ pub fn residency_strategies() -> StrategyRegistry<&'static ResidencyStrategy> {
 /// The strategy of this name.
 pub fn find_residency_strategy(name: &str) -> Result<&'static ResidencyStrategy> {
     residency_strategies().find_strategy(name)
+}
+
+/// How long pipelined loading takes: what plans are compared with.
+pub fn pipeline_us(problem: &ResidencyProblem) -> Result<f64> {
+    Ok(PipelinedLoading.find_plan(problem, None, &SearchLimit::none())?.total_us)
 }

@@ -1,9 +1,8 @@
 //! `tessera plan eviction`: which instance of a model leaves GPU memory when another needs room.
 
 use serde::Serialize;
-use tessera_bench::strategies::{
-    RandomEvictionOptions, choose_eviction_policy, measure_random_evictions,
-};
+use tessera_bench::strategies::{RandomEvictionOptions, measure_random_evictions};
+use tessera_command::flag_error;
 use tessera_command::problem_file::display_name;
 use tessera_core::Result;
 use tessera_plan::residency::eviction::{
@@ -66,7 +65,7 @@ impl PlannerCommand for EvictionArguments {
         _previous: Option<&EvictionPolicy>,
         strategy: &str,
     ) -> Result<EvictionReport> {
-        EvictionReport::new(problem, choose_eviction_policy(strategy)?)
+        EvictionReport::new(problem, EvictionPolicy::from_name(strategy).map_err(flag_error)?)
     }
 
     fn compare_reports(

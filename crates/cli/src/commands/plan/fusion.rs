@@ -3,8 +3,8 @@
 mod scenarios;
 
 use serde::Serialize;
-use tessera_command::{plan_timed, problem_file};
-use tessera_core::{Error, Result};
+use tessera_command::{flag_error, plan_timed, problem_file};
+use tessera_core::Result;
 use tessera_plan::SearchLimit;
 use tessera_plan::sharing::{
     Agreement, PathIndices, PublishedFigures, SharingMemory, SharingPlan, SharingProblem,
@@ -91,7 +91,7 @@ impl PlannerCommand for FusionArguments {
 
 /// The strategy that the user means.
 fn choose_sharing_strategy(name: &str) -> Result<SharingStrategy> {
-    name.parse::<SharingStrategy>().map_err(|error| Error::usage(format!("--{error}")))
+    name.parse::<SharingStrategy>().map_err(flag_error)
 }
 
 /// What everything is compared with.

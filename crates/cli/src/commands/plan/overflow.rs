@@ -3,14 +3,12 @@
 mod drawing;
 
 use serde::Serialize;
-use tessera_bench::strategies::{
-    RandomOverflowOptions, choose_overflow_strategy, measure_random_overflows, sequential_us,
-};
-use tessera_command::{plan_timed, problem_file};
+use tessera_bench::strategies::{RandomOverflowOptions, measure_random_overflows};
+use tessera_command::{flag_error, plan_timed, problem_file};
 use tessera_core::{Error, ErrorKind, Result};
 use tessera_plan::overflow::{
     OverflowDevice, OverflowPlan, OverflowProblem, OverflowRun, OverflowSolution,
-    overflow_strategies, simulate_overflow,
+    find_overflow_strategy, overflow_strategies, sequential_us, simulate_overflow,
 };
 use tessera_report::{
     Table, format_bytes_f64, format_change, format_microseconds, format_percent, output, time_ratio,
@@ -87,7 +85,7 @@ impl PlannerCommand for OverflowArguments {
         previous: Option<&OverflowPlan>,
         strategy: &str,
     ) -> Result<OverflowReport> {
-        let chosen = choose_overflow_strategy(strategy)?;
+        let chosen = find_overflow_strategy(strategy).map_err(flag_error)?;
         let (planned, plan_ms) =
             plan_timed(self.search.time_limit, |limit| chosen.find_plan(problem, previous, limit))?;
         OverflowReport::new(problem, chosen.name(), planned, previous, plan_ms)

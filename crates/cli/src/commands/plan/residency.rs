@@ -4,14 +4,12 @@
 mod drawing;
 
 use serde::Serialize;
-use tessera_bench::strategies::{
-    RandomResidencyOptions, choose_residency_strategy, measure_random_residencies, pipeline_us,
-};
-use tessera_command::{plan_timed, problem_file};
+use tessera_bench::strategies::{RandomResidencyOptions, measure_random_residencies};
+use tessera_command::{flag_error, plan_timed, problem_file};
 use tessera_core::{Error, Result};
 use tessera_plan::residency::{
     Residency, ResidencyPlan, ResidencyProblem, ResidencyRun, ResidencySolution, deepplan_server,
-    named_profile, residency_strategies, simulate_residency,
+    find_residency_strategy, named_profile, pipeline_us, residency_strategies, simulate_residency,
 };
 use tessera_report::{
     Table, format_bytes_f64, format_change, format_microseconds, output, time_ratio,
@@ -88,7 +86,7 @@ impl PlannerCommand for ResidencyArguments {
         previous: Option<&ResidencyPlan>,
         strategy: &str,
     ) -> Result<ResidencyReport> {
-        let chosen = choose_residency_strategy(strategy)?;
+        let chosen = find_residency_strategy(strategy).map_err(flag_error)?;
         let (planned, plan_ms) =
             plan_timed(self.search.time_limit, |limit| chosen.find_plan(problem, previous, limit))?;
         ResidencyReport::new(problem, chosen.name(), planned, previous, plan_ms)
@@ -107,8 +105,7 @@ impl PlannerCommand for ResidencyArguments {
 /// The problem that the user means: of a file, or a well-known one.
 fn read_residency_problem(arguments: &ResidencyArguments) -> Result<ResidencyProblem> {
     if let Some(name) = &arguments.shape {
-        let mut problem = named_profile(name, arguments.seed)
-            .map_err(|error| Error::usage(format!("--{error}")))?;
+        let mut problem = named_profile(name, arguments.seed).map_err(flag_error)?;
         if let Some(gpus) = arguments.gpus {
             (problem.gpus, problem.nvlinks) = deepplan_server(gpus as usize);
         }

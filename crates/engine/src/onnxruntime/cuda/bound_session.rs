@@ -1,6 +1,7 @@
 //! A session on a GPU, run on memory that is there.
 
 use std::ffi::{CString, c_void};
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use ort::AsPointer;
 use ort::session::Session as OrtSession;
 use tessera_core::{DType, MemoryLocation, Result};
 
+use super::capture_lock::lock_device_for_setup;
 use super::prepared_on_gpu::GpuPreparedBlock;
 use crate::onnxruntime::ort_value::{MemoryInfo, OrtValue, check_status};
 use crate::onnxruntime::session_run_options::SessionRunOptions;
@@ -36,8 +38,8 @@ impl SessionPorts {
 
 /// A session whose runs return when they are launched.
 pub(super) struct BoundSession {
-    // Dropped first: the session refers to the weights below.
-    session: OrtSession,
+    /// Dropped first: it refers to the weights below.
+    session: ManuallyDrop<OrtSession>,
     /// Where all of it runs on the GPU, they are ours.
     weights: Option<(Arc<GpuPreparedBlock>, Vec<OrtValue>)>,
     ports: Arc<SessionPorts>,
@@ -56,7 +58,7 @@ impl BoundSession {
         let options = options.map_err(|error| {
             crate::onnxruntime::session_builder::engine_error(&ports.label, &error)
         })?;
-        Ok(Self { session, weights, ports, gpu, options })
+        Ok(Self { session: ManuallyDrop::new(session), weights, ports, gpu, options })
     }
 
     /// Whether all of it runs on the GPU.
@@ -102,6 +104,14 @@ impl BoundSession {
             (ort::api().RunWithBinding)(session, self.options.as_ptr(), binding.0)
         })?;
         binding.bound_outputs()
+    }
+}
+
+impl Drop for BoundSession {
+    fn drop(&mut self) {
+        let _setup = lock_device_for_setup();
+        // SAFETY: dropped once, and not used from here on.
+        unsafe { ManuallyDrop::drop(&mut self.session) };
     }
 }
 

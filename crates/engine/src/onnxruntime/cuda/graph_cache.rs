@@ -15,7 +15,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tessera_core::{Fence, MemoryLocation, Result, Tensor, TensorMut};
+use tessera_core::{ErrorKind, Fence, MemoryLocation, Result, Tensor, TensorMut};
 use tessera_cuda::{CaptureStream, CudaEvent, CudaGraph, Gpu};
 
 use super::bound_session::{BoundSession, SessionPorts};
@@ -29,6 +29,10 @@ const MOST_GRAPHS_KEPT: usize = 16;
 
 /// CUDA graphs that are captured of a block: with more than this, memory is hardly the same twice.
 const MOST_GRAPHS_CAPTURED: usize = 128;
+
+/// How often a block is prepared for capture before it is given up: something else on the GPU may
+/// have spoilt the first.
+const MOST_PREPARATIONS: usize = 2;
 
 /// Makes a session of a block on a stream, which has its memory from where the thread says.
 pub(super) type MakeCaptureSession =
@@ -52,6 +56,7 @@ struct CudaGraphCacheState {
     stage: CaptureStage,
     /// Somebody captures.
     is_capturing: bool,
+    failed_preparations: usize,
     captured: usize,
     /// The one that was replayed last is at the end.
     graphs: Vec<(CaptureAddresses, Arc<CudaGraph>)>,
@@ -208,7 +213,10 @@ impl CudaGraphCacheInner {
             Ok(shapes) => CaptureStage::Ready(Arc::new(shapes)),
             Err(error) => {
                 tracing::debug!(block = self.ports.label, %error, "runs are not captured");
-                CaptureStage::Never
+                state.failed_preparations += 1;
+                let is_hopeless = error.kind() == ErrorKind::Unsupported
+                    || state.failed_preparations >= MOST_PREPARATIONS;
+                if is_hopeless { CaptureStage::Never } else { CaptureStage::New }
             }
         };
     }
