@@ -305,6 +305,7 @@ fn start_siblings(
                 Some(tessera_graph::TensorPort {
                     name: model.graph.value_name(*id).to_owned(),
                     tensor_type: model.types.get(*id)?.clone(),
+                    is_row_wise: false,
                 })
             })
             .collect();

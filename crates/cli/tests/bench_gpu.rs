@@ -26,7 +26,7 @@ const SMALL: [&str; 26] = [
     "0.3",
     "--most-clients",
     "2",
-    "--crowds",
+    "--throughput-clients",
     "2,3",
     "--most-rows",
     "2",

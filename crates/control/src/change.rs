@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use tessera_deploy::{BatchingChoice, PlannedTask};
 
 use crate::site::AppliedUnits;
 
@@ -21,6 +22,8 @@ pub struct Changed {
     pub unused: Vec<String>,
     /// Every task, with its version.
     pub tasks: BTreeMap<String, String>,
+    /// What is not done as a task wants it, and why.
+    pub warnings: Vec<String>,
 }
 
 /// Blocks that run as one.
@@ -37,9 +40,27 @@ impl Changed {
         applied: AppliedUnits,
         unused: Vec<String>,
         tasks: BTreeMap<String, String>,
+        warnings: Vec<String>,
     ) -> Self {
         let AppliedUnits { started, kept, stopped, fused } = applied;
         let fused = fused.into_iter().map(|(unit, blocks)| Fused { unit, blocks }).collect();
-        Self { started, kept, stopped, fused, unused, tasks }
+        Self { started, kept, stopped, fused, unused, tasks, warnings }
     }
+}
+
+/// Tasks that want their requests put together where rows are not known to be independent: a request
+/// would get another answer than alone.
+pub(crate) fn batching_warnings(tasks: &[PlannedTask]) -> Vec<String> {
+    let wants = |task: &&PlannedTask| {
+        matches!(task.settings.batching, BatchingChoice::On(_)) && !task.graph.is_row_wise()
+    };
+    let warning = |task: &PlannedTask| {
+        let reason = match &task.graph.row_obstacle {
+            Some(obstacle) => obstacle.to_string(),
+            None => "it is not known whether rows are independent; add its model again".to_owned(),
+        };
+        let name = &task.name;
+        format!("task \"{name}\": batching: not all of it puts requests together: {reason}")
+    };
+    tasks.iter().filter(wants).map(warning).collect()
 }

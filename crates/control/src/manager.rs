@@ -13,7 +13,7 @@ use tessera_deploy::TaskSettings;
 use tessera_graph::BlockGraph;
 use tokio::sync::Mutex;
 
-use crate::change::Changed;
+use crate::change::{Changed, batching_warnings};
 use crate::intent::{System, TaskDefinition};
 use crate::located_value::join_problems;
 use crate::names::check_task_name;
@@ -288,8 +288,12 @@ impl ManagerInner {
             }
             return Err(error);
         }
-        let changed =
-            Changed::new(applied, after.stored.system.unused_blocks(), after.task_versions());
+        let warnings = batching_warnings(&after.planned_tasks());
+        for warning in &warnings {
+            tracing::warn!("{warning}");
+        }
+        let (unused, versions) = (after.stored.system.unused_blocks(), after.task_versions());
+        let changed = Changed::new(applied, unused, versions, warnings);
         self.set_state(after);
         Ok(changed)
     }

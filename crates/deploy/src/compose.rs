@@ -106,12 +106,19 @@ fn wanted_inputs(parts: &[PathPart], number: usize) -> Result<Vec<PathPartInput>
 struct PathTensor {
     name: String,
     known: SymbolicType,
+    is_row_wise: bool,
 }
 
 impl PathTensor {
     fn of_port(symbols: &mut SymbolTable, part: usize, port: &TensorPort) -> Self {
         let known = symbols.symbolic_type(part, &port.tensor_type);
-        Self { name: port.name.clone(), known }
+        Self { name: port.name.clone(), known, is_row_wise: port.is_row_wise }
+    }
+
+    /// The same in a step: it is row-wise where all that the step takes is.
+    fn within_step(mut self, takes_rows: bool) -> Self {
+        self.is_row_wise &= takes_rows;
+        self
     }
 }
 
@@ -159,6 +166,8 @@ impl PathComposer<'_> {
                 }
             });
         }
+        let takes_rows = part.graph.inputs.iter().all(|port| port.is_row_wise)
+            && sources.iter().all(|source| self.is_row_wise(source));
         let start = self.blocks.len();
         let place = |source: &TensorSource| match *source {
             TensorSource::Input(index) => sources[index],
@@ -171,17 +180,31 @@ impl PathComposer<'_> {
                 .outputs
                 .iter()
                 .map(|port| PathTensor::of_port(&mut self.symbols, number, port));
-            let outputs = outputs.collect();
+            let outputs = outputs.map(|output| output.within_step(takes_rows)).collect();
             let inputs = node.inputs.iter().map(place).collect();
             self.blocks.push(PathBlock { block: node.block, inputs, outputs });
         }
         let mut gives = Vec::with_capacity(part.graph.outputs.len());
         for (port, source) in &part.graph.outputs {
-            gives.push((PathTensor::of_port(&mut self.symbols, number, port), place(source)));
+            let given = PathTensor::of_port(&mut self.symbols, number, port);
+            gives.push((given.within_step(takes_rows), place(source)));
         }
         self.gives.push(gives);
         self.is_used.push(false);
         part.graph.exits.iter().try_for_each(|exit| self.add_exit(number, exit, start))
+    }
+
+    /// Whether what comes from there is row-wise.
+    fn is_row_wise(&self, source: &TensorSource) -> bool {
+        match *source {
+            TensorSource::Input(index) => {
+                self.inputs.get(&index).is_some_and(|input| input.value.is_row_wise)
+            }
+            TensorSource::Block { block, output } => {
+                let made = self.blocks.get(block).and_then(|block| block.outputs.get(output));
+                made.is_some_and(|made| made.is_row_wise)
+            }
+        }
     }
 
     fn take_input(
@@ -281,7 +304,7 @@ impl PathComposer<'_> {
     }
 
     fn into_block_graph(self) -> Result<BlockGraph> {
-        let Self { mut symbols, inputs, blocks, gives, is_used, exits, .. } = self;
+        let Self { parts, mut symbols, inputs, blocks, gives, is_used, exits } = self;
         if let Some(missing) = (0..inputs.len()).find(|number| !inputs.contains_key(number)) {
             return Err(Error::usage(format!(
                 "no step takes input {missing} of the task, and one takes an input with a higher \
@@ -292,13 +315,16 @@ impl PathComposer<'_> {
         let mut ports = Vec::with_capacity(inputs.len());
         for input in inputs.values() {
             let name = unique_name(&input.value.name, &mut taken);
-            ports.push(TensorPort { name, tensor_type: symbols.type_in_path(&input.value.known) });
+            let PathTensor { known, is_row_wise, .. } = &input.value;
+            let tensor_type = symbols.type_in_path(known);
+            ports.push(TensorPort { name, tensor_type, is_row_wise: *is_row_wise });
         }
         let mut nodes = Vec::with_capacity(blocks.len());
         for placed in blocks {
             let outputs = placed.outputs.into_iter().map(|value| TensorPort {
                 tensor_type: symbols.type_in_path(&value.known),
                 name: value.name,
+                is_row_wise: value.is_row_wise,
             });
             let outputs = outputs.collect();
             nodes.push(BlockNode { block: placed.block, inputs: placed.inputs, outputs });
@@ -309,14 +335,14 @@ impl PathComposer<'_> {
         for (given, _) in gives.iter().zip(is_used).filter(|(_, is_used)| !is_used) {
             for (value, source) in given {
                 let name = unique_name(&value.name, &mut taken);
-                outputs.push((
-                    TensorPort { name, tensor_type: symbols.type_in_path(&value.known) },
-                    *source,
-                ));
+                let tensor_type = symbols.type_in_path(&value.known);
+                let port = TensorPort { name, tensor_type, is_row_wise: value.is_row_wise };
+                outputs.push((port, *source));
             }
         }
         let exits = exits.into_iter().map(|(_, exit)| exit).collect();
-        Ok(BlockGraph { inputs: ports, blocks: nodes, outputs, exits })
+        let row_obstacle = parts.iter().find_map(|part| part.graph.row_obstacle.clone());
+        Ok(BlockGraph { inputs: ports, blocks: nodes, outputs, exits, row_obstacle })
     }
 }
 
@@ -340,7 +366,7 @@ mod tests {
     }
 
     fn port(name: &str, shape: &str) -> TensorPort {
-        TensorPort { name: name.to_owned(), tensor_type: dims(shape) }
+        TensorPort { name: name.to_owned(), tensor_type: dims(shape), is_row_wise: true }
     }
 
     /// A step of one block, with inputs x, x1, … and outputs y, y1, …
@@ -369,6 +395,7 @@ mod tests {
                 outputs,
             }],
             exits: Vec::new(),
+            row_obstacle: None,
         };
         PathPart { name: name.to_owned(), graph, inputs: from.map(<[PathPartInput]>::to_vec) }
     }

@@ -8,7 +8,7 @@ use tessera_core::{Error, Result};
 use crate::fusion;
 use crate::route::{self, TaskRoute};
 use crate::task::{PlannedTask, TaskSettings};
-use crate::unit::{Unit, UnitId, UnitSettings, is_batchable, unit_id};
+use crate::unit::{Unit, UnitId, UnitSettings, unit_id};
 
 /// What is to run: the units, and the routes of tasks through them.
 #[derive(Clone, Debug, Default)]
@@ -37,10 +37,11 @@ pub fn plan_deployment(tasks: &[PlannedTask], fuse: bool) -> Result<Deployment> 
             let (graph, inputs, outputs) = fusion::extract_subgraph(&task.graph, range.clone());
             let device = task.settings.device_of(range.start);
             let id = unit_id(&graph, device);
+            let is_batchable = graph.is_row_wise();
             let index = *known.entry(id.clone()).or_insert_with(|| {
                 deployment.units.push(Unit {
                     id,
-                    is_batchable: is_batchable(&graph),
+                    is_batchable,
                     graph,
                     settings: UnitSettings {
                         isolation: task.settings.isolation,
@@ -54,6 +55,8 @@ pub fn plan_deployment(tasks: &[PlannedTask], fuse: bool) -> Result<Deployment> 
             });
             let unit = &mut deployment.units[index];
             merge_settings(&mut unit.settings, &task.settings);
+            // Proved for one path, it holds for all: the same blocks compute the same.
+            unit.is_batchable |= is_batchable;
             if !unit.tasks.contains(&task.name) {
                 unit.tasks.push(task.name.clone());
             }

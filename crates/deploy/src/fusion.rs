@@ -155,8 +155,15 @@ pub(crate) fn extract_subgraph(
             // A sound graph has a type for every source.
             TensorType::of_any_shape(tessera_core::DType::F32)
         }),
+        is_row_wise: graph.source_port(source).is_some_and(|port| port.is_row_wise),
     });
-    let part = BlockGraph { inputs: ports.collect(), blocks, outputs, exits: Vec::new() };
+    let part = BlockGraph {
+        inputs: ports.collect(),
+        blocks,
+        outputs,
+        exits: Vec::new(),
+        row_obstacle: graph.row_obstacle.clone(),
+    };
     let given = wanted.into_iter().map(|(block, output)| TensorSource::Block { block, output });
     (part, inputs, given.collect())
 }

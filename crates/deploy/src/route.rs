@@ -10,7 +10,6 @@ use std::time::Duration;
 use tessera_core::{Dim, Error, Result, TensorType};
 use tessera_graph::{ScoreKind, TensorPort, TensorSource};
 
-use crate::batching::batch_symbol;
 use crate::task::PlannedTask;
 use crate::unit::UnitId;
 
@@ -122,9 +121,6 @@ pub(crate) fn build_route(task: &PlannedTask, placed: &[FusedRun]) -> Result<Tas
             })
         })
         .collect::<Result<Vec<_>>>()?;
-    let types = graph.inputs.iter().map(|port| &port.tensor_type);
-    let types = types.chain(outputs.iter().map(|port| &port.tensor_type));
-    let is_batchable = batch_symbol(types).is_some();
     Ok(TaskRoute {
         task: task.name.clone(),
         version: task.version.clone(),
@@ -134,7 +130,7 @@ pub(crate) fn build_route(task: &PlannedTask, placed: &[FusedRun]) -> Result<Tas
         exits,
         deadline: task.settings.deadline,
         degrade: task.settings.degrade,
-        max_rows: if is_batchable { task.settings.max_rows } else { 0 },
+        max_rows: if graph.is_row_wise() { task.settings.max_rows } else { 0 },
     })
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tessera_core::{ContentHash, Device, Dim, TensorType};
 use tessera_graph::{BlockGraph, TensorSource};
 
-use crate::batching::{BatchingChoice, batch_symbol};
+use crate::batching::BatchingChoice;
 use crate::isolation::Isolation;
 
 /// The name of a unit: it follows from what it computes and how it runs. Units of the same name can
@@ -46,7 +46,8 @@ pub struct Unit {
     pub settings: UnitSettings,
     /// The tasks that use it.
     pub tasks: Vec<String>,
-    /// Whether the first dimension of everything that goes in and comes out is the same open one.
+    /// Whether requests can be put together: each row of what comes out follows from the same row of
+    /// what goes in, and from nothing else.
     pub is_batchable: bool,
 }
 
@@ -111,11 +112,4 @@ fn hash_tensor_type(
         hasher.update(&[kind]);
         hasher.update(&value.to_le_bytes());
     }
-}
-
-/// Whether requests can be put together in it.
-pub(crate) fn is_batchable(graph: &BlockGraph) -> bool {
-    let inputs = graph.inputs.iter().map(|port| &port.tensor_type);
-    let outputs = graph.outputs.iter().map(|(port, _)| &port.tensor_type);
-    batch_symbol(inputs.chain(outputs)).is_some()
 }

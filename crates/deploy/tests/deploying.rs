@@ -18,7 +18,7 @@ fn rows(symbol: &str) -> TensorType {
 }
 
 fn port(name: impl Into<String>, symbol: &str) -> TensorPort {
-    TensorPort { name: name.into(), tensor_type: rows(symbol) }
+    TensorPort { name: name.into(), tensor_type: rows(symbol), is_row_wise: true }
 }
 
 fn input(index: usize) -> TensorSource {
@@ -45,6 +45,7 @@ fn graph(inputs: usize, blocks: Vec<BlockNode>, outputs: &[TensorSource]) -> Blo
         outputs: outputs.map(|(number, &from)| (port(format!("y{number}"), "N"), from)).collect(),
         blocks,
         exits: Vec::new(),
+        row_obstacle: None,
     }
 }
 
@@ -201,6 +202,7 @@ fn what_goes_in_makes_a_difference() {
     // A session is made for the types of what goes in.
     let mut fixed = chain(&["p"]);
     fixed.inputs[0].tensor_type = TensorType::new(DType::F32, vec![Dim::Fixed(1), Dim::Fixed(4)]);
+    fixed.inputs[0].is_row_wise = false;
     let deployment = plan_deployment(&[task("a", chain(&["p"])), task("b", fixed)], true).unwrap();
     assert_eq!(shown(&deployment, &NAMES), ["p: a", "p: b"]);
     assert!(deployment.units[0].is_batchable);

@@ -63,7 +63,7 @@ impl InstanceTable {
         &mut self,
         unit: &UnitId,
         instance: &str,
-        why: &str,
+        reason: &str,
         is_unit_used: bool,
     ) {
         self.retire_instance(unit, instance);
@@ -72,7 +72,7 @@ impl InstanceTable {
             return;
         }
         if is_unit_used {
-            state.unavailable_reason = Some(format!("unit {unit}: {why}"));
+            state.unavailable_reason = Some(format!("unit {unit}: {reason}"));
         } else {
             self.units.remove(unit);
         }
@@ -102,12 +102,12 @@ impl InstanceTable {
         let missing = steps.iter().enumerate().find_map(|(index, step)| {
             Some((index, self.units.get(&step.unit)?.unavailable_reason.clone()?))
         });
-        let Some((index, why)) = missing else {
+        let Some((index, reason)) = missing else {
             return (steps.len(), None);
         };
         let exit = steps[..index].iter().rposition(|step| step.exit.is_some());
         let reached = exit.filter(|_| entry.route.degrade).map_or(0, |exit| exit + 1);
-        (reached, Some(why))
+        (reached, Some(reason))
     }
 
     /// For each step that can be made the instance with the least to do; `None` where one has no

@@ -127,12 +127,12 @@ impl PendingRequest {
 
     /// The answer with the scores of exits that were not certain enough, where every part has
     /// something.
-    pub(crate) fn degraded_result(&self, why: &str) -> Option<InferenceResult> {
+    pub(crate) fn degraded_result(&self, reason: &str) -> Option<InferenceResult> {
         let all = self.parts.iter().all(|part| part.result.is_some() || part.standby.is_some());
-        (all && self.entry.route.degrade).then(|| self.assemble_response(Some(why)))
+        (all && self.entry.route.degrade).then(|| self.assemble_response(Some(reason)))
     }
 
-    fn assemble_response(&self, why: Option<&str>) -> InferenceResult {
+    fn assemble_response(&self, reason: Option<&str>) -> InferenceResult {
         let route = &self.entry.route;
         let mut columns: Vec<Vec<Tensor>> = vec![Vec::new(); route.outputs.len()];
         let mut exits = Vec::with_capacity(self.parts.len());
@@ -172,7 +172,7 @@ impl PendingRequest {
         } else if exits.len() == 1 {
             exits = vec![exits[0].clone(); self.rows];
         }
-        Ok(InferenceResponse { outputs, exits, degraded: why.map(str::to_owned) })
+        Ok(InferenceResponse { outputs, exits, degraded: reason.map(str::to_owned) })
     }
 }
 
@@ -221,7 +221,17 @@ fn count_rows(route: &TaskRoute, inputs: &[Tensor]) -> Result<usize> {
         return Ok(1);
     }
     let first = inputs.first();
-    let rows = first.and_then(|input| input.shape().first()).copied().unwrap_or(1);
+    let rows_of = |input: &Tensor| input.shape().first().copied().unwrap_or(1);
+    let rows = first.map_or(1, rows_of);
+    if let Some(other) = inputs.iter().position(|input| rows_of(input) != rows) {
+        let name = |index: usize| route.inputs.get(index).map_or("", |port| port.name.as_str());
+        return Err(Error::invalid(format!(
+            "input \"{}\" has {} rows, and input \"{}\" has {rows}",
+            name(other),
+            rows_of(&inputs[other]),
+            name(0)
+        )));
+    }
     if rows == 0 {
         let shown = first.map(|input| display_shape(input.dtype(), input.shape()));
         return Err(Error::invalid(format!("a batch without rows: {}", shown.unwrap_or_default())));

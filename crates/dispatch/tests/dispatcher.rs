@@ -88,6 +88,7 @@ fn start(
     let port = |name: &str| TensorPort {
         name: name.into(),
         tensor_type: TensorType::new(DType::F32, vec![Dim::Fixed(2)]),
+        is_row_wise: false,
     };
     let unit = UnitId("u".into());
     let route = TaskRoute {

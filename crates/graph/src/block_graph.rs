@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tessera_core::{ContentHash, Dim, Error, Result, Tensor, TensorType, display_shape};
 
 use crate::exits::Exit;
+use crate::rows::RowObstacle;
 
 /// A named place where a tensor enters or leaves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -15,6 +16,10 @@ pub struct TensorPort {
     /// Its type, as far as it is known.
     #[serde(rename = "type")]
     pub tensor_type: TensorType,
+    /// Whether it is proved that each row of it follows from the same row of the model's inputs, and
+    /// from nothing else: requests can be put together, row after row.
+    #[serde(default)]
+    pub is_row_wise: bool,
 }
 
 /// Where a tensor comes from.
@@ -54,6 +59,9 @@ pub struct BlockGraph {
     pub outputs: Vec<(TensorPort, TensorSource)>,
     /// Side exits, in the order in which they are reached.
     pub exits: Vec<Exit>,
+    /// Why some output is not row-wise, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_obstacle: Option<RowObstacle>,
 }
 
 /// Checks tensors against the inputs that they are for.
@@ -90,6 +98,17 @@ pub fn check_inputs(ports: &[TensorPort], inputs: &[Tensor]) -> Result<()> {
 }
 
 impl BlockGraph {
+    /// Whether requests can be put together in it, row after row.
+    pub fn is_row_wise(&self) -> bool {
+        let outputs = self.outputs.iter().map(|(port, _)| port);
+        // A path that is composed of several may fix what was open.
+        let is_open = |port: &TensorPort| {
+            let first = port.tensor_type.dims.as_ref().and_then(|dims| dims.first());
+            !matches!(first, None | Some(Dim::Fixed(_)))
+        };
+        self.inputs.iter().chain(outputs).all(|port| port.is_row_wise && is_open(port))
+    }
+
     /// The blocks of the trunk and the heads of exits, each hash once, in order of first use.
     pub fn distinct_blocks(&self) -> Vec<ContentHash> {
         let mut seen = std::collections::HashSet::new();
@@ -101,13 +120,17 @@ impl BlockGraph {
         self.exits.iter().find(|exit| exit.head == block)
     }
 
+    /// The port that a tensor comes from.
+    pub fn source_port(&self, source: TensorSource) -> Option<&TensorPort> {
+        match source {
+            TensorSource::Input(index) => self.inputs.get(index),
+            TensorSource::Block { block, output } => self.blocks.get(block)?.outputs.get(output),
+        }
+    }
+
     /// The type of the tensor that comes from `source`.
     pub fn source_type(&self, source: TensorSource) -> Option<&TensorType> {
-        let port = match source {
-            TensorSource::Input(index) => self.inputs.get(index)?,
-            TensorSource::Block { block, output } => self.blocks.get(block)?.outputs.get(output)?,
-        };
-        Some(&port.tensor_type)
+        self.source_port(source).map(|port| &port.tensor_type)
     }
 
     /// Whether every source refers to an earlier block or to an input that exists.

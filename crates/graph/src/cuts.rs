@@ -112,10 +112,10 @@ impl CutPoints {
             [] => "the model has no cut points".to_owned(),
             _ => format!("the nearest are {}", nearest.join(" and ")),
         };
-        let why = match self.alive.get(made) {
+        let reason = match self.alive.get(made) {
             Some(&(0 | 1)) | None => "nothing comes after it".to_owned(),
             Some(count) => format!("{count} tensors are alive there, expected 1"),
         };
-        Err(Error::usage(format!("\"{name}\" is no cut point: {why}; {hint}")))
+        Err(Error::usage(format!("\"{name}\" is no cut point: {reason}; {hint}")))
     }
 }

@@ -131,6 +131,7 @@ pub fn fuse_blocks(
             .collect(),
         blocks: vec![node],
         exits: Vec::new(),
+        row_obstacle: graph.row_obstacle.clone(),
     };
     Ok((block, whole))
 }

@@ -18,6 +18,7 @@ use crate::exits::{self, Exit, ExitBranches, ExitSpec};
 use crate::infer::InferredTypes;
 use crate::model::{Graph, NodeId, ValueId};
 use crate::operators;
+use crate::rows::{RowProof, prove_rows};
 use crate::weight_hashes::WeightHashes;
 
 /// A model cut into blocks, with the content of the blocks and of their weights.
@@ -76,6 +77,7 @@ pub(crate) struct ChainSplitter<'a> {
     pub(crate) points: CutPoints,
     /// Indices of the cut points that exits hang from.
     pub(crate) forced: Vec<usize>,
+    rows: RowProof,
 }
 
 impl<'a> ChainSplitter<'a> {
@@ -93,7 +95,8 @@ impl<'a> ChainSplitter<'a> {
             .collect();
         forced.sort_unstable();
         forced.dedup();
-        Ok(Self { graph, types, hashes: WeightHashes::of_graph(graph), branches, points, forced })
+        let (hashes, rows) = (WeightHashes::of_graph(graph), prove_rows(graph, types));
+        Ok(Self { graph, types, hashes, branches, points, forced, rows })
     }
 
     fn apply_split(&self, how: &Split) -> Result<Partition> {
@@ -215,6 +218,7 @@ impl<'a> ChainSplitter<'a> {
             graph: self.graph,
             types: self.types,
             hashes: &self.hashes,
+            rows: &self.rows,
             part_of,
             first_head: heads,
         };
@@ -269,13 +273,16 @@ pub fn partition_graph(
             (!graph.is_constant_node(id)).then_some(part)
         })
         .collect();
-    PartAssignment { graph, types, hashes: &hashes, part_of, first_head }.build_partition(&branches)
+    let rows = prove_rows(graph, types);
+    PartAssignment { graph, types, hashes: &hashes, rows: &rows, part_of, first_head }
+        .build_partition(&branches)
 }
 
 struct PartAssignment<'a> {
     graph: &'a Graph,
     types: &'a InferredTypes,
     hashes: &'a WeightHashes,
+    rows: &'a RowProof,
     /// Per node, its part; `None` for constants.
     part_of: Vec<Option<usize>>,
     /// Parts from here on are heads of exits.
@@ -296,6 +303,7 @@ impl PartAssignment<'_> {
                     blocks: Vec::new(),
                     outputs: Vec::new(),
                     exits: Vec::new(),
+                    row_obstacle: self.rows.obstacle().cloned(),
                 },
                 blocks: HashMap::new(),
                 weights: HashMap::new(),
@@ -468,7 +476,7 @@ impl PartAssignment<'_> {
     fn tensor_port(&self, id: ValueId) -> Result<TensorPort> {
         let name = self.graph.value_name(id).to_owned();
         let tensor_type = self.types.require_type(self.graph, id)?.clone();
-        Ok(TensorPort { name, tensor_type })
+        Ok(TensorPort { name, tensor_type, is_row_wise: self.rows.is_row_wise(id) })
     }
 }
 

@@ -151,6 +151,7 @@ fn one_after_the_other(first: &Model, second: &Model) -> (BlockGraph, Vec<Block>
             .collect(),
         blocks: vec![before.clone(), after],
         exits: Vec::new(),
+        row_obstacle: None,
     };
     (graph, first.blocks.into_values().chain(second.blocks.into_values()).collect())
 }

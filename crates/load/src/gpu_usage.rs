@@ -55,11 +55,11 @@ pub(crate) fn sum_up_gpus(
     let uuids: BTreeSet<&String> = all_scrapes(scraped).flat_map(|one| one.gpus.keys()).collect();
     if uuids.is_empty() {
         let url = &scraped.url;
-        let why = match (&scraped.first, &scraped.last) {
-            (Err(why), Err(_)) => format!("unknown: {why}"),
+        let reason = match (&scraped.first, &scraped.last) {
+            (Err(reason), Err(_)) => format!("unknown: {reason}"),
             _ => format!("unknown: {url} has no metrics of GPUs"),
         };
-        return (Vec::new(), Some(why));
+        return (Vec::new(), Some(reason));
     }
     (uuids.into_iter().map(|uuid| usage_of_gpu(scraped, uuid, work)).collect(), None)
 }
@@ -74,7 +74,7 @@ fn usage_of_gpu(scraped: &ScrapedMetrics, uuid: &str, work: MeasuredWork) -> Gpu
         |of: fn(&GpuMetrics) -> Option<f64>| metrics().filter_map(of).collect::<Vec<f64>>();
     let (counted, note) = match mean_watts(scraped, uuid) {
         Ok(watts) => (Some(watts), None),
-        Err(why) => (None, Some(why)),
+        Err(reason) => (None, Some(reason)),
     };
     let joules = counted.map(|watts| watts * work.duration.as_secs_f64());
     let joules_per_answer =
@@ -105,8 +105,8 @@ fn mean_watts(scraped: &ScrapedMetrics, uuid: &str) -> Result<f64, String> {
     let counter = |scrape: &MetricsScrape| scrape.gpus.get(uuid).and_then(|gpu| gpu.joules);
     let (first, last) = match (&scraped.first, &scraped.last) {
         (Ok(first), Ok(last)) => (first, last),
-        (Err(why), _) => return Err(format!("no reading at the start: {why}")),
-        (_, Err(why)) => return Err(format!("no reading at the end: {why}")),
+        (Err(reason), _) => return Err(format!("no reading at the start: {reason}")),
+        (_, Err(reason)) => return Err(format!("no reading at the end: {reason}")),
     };
     let before = counter(first).ok_or_else(no_counter)?;
     let after = counter(last).ok_or_else(no_counter)?;
@@ -207,11 +207,11 @@ mod tests {
             ([None, Some(1.0), Some(2.0)], "no energy"),
             ([Some(1.0), Some(2.0), None], "no energy"),
         ];
-        for (counters, why) in wrong {
+        for (counters, reason) in wrong {
             let gpu = one(&scraped(counters), work(Some(4)));
             let energies = [gpu.joules, gpu.joules_per_answer, gpu.joules_per_row];
             assert_eq!(energies, [None; 3], "{counters:?}");
-            assert!(gpu.note.as_ref().unwrap().contains(why), "{:?}", gpu.note);
+            assert!(gpu.note.as_ref().unwrap().contains(reason), "{:?}", gpu.note);
             // What it draws is told on its own too.
             assert_eq!(gpu.mean_watts, Some(250.0));
         }

@@ -55,8 +55,8 @@ impl MetricsScraper {
         self.stop_scraping();
         let Self { url, scraping, .. } = self;
         scraping.await.unwrap_or_else(|error| {
-            let why = error.to_string();
-            ScrapedMetrics { url, first: Err(why.clone()), between: Vec::new(), last: Err(why) }
+            let reason = error.to_string();
+            ScrapedMetrics { url, first: Err(reason.clone()), between: Vec::new(), last: Err(reason) }
         })
     }
 }

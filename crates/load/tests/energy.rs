@@ -128,10 +128,10 @@ fn assert_near(value: Option<f64>, expected: f64) {
     assert!((value - expected).abs() < 0.1 * expected, "{value}, expected {expected}");
 }
 
-fn assert_unknown(gpu: &GpuUsageSummary, why: &str) {
+fn assert_unknown(gpu: &GpuUsageSummary, reason: &str) {
     let energies = [gpu.joules, gpu.joules_per_answer, gpu.joules_per_row];
     assert_eq!(energies, [None; 3], "{gpu:?}");
-    assert!(gpu.note.as_ref().unwrap().contains(why), "{gpu:?}");
+    assert!(gpu.note.as_ref().unwrap().contains(reason), "{gpu:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

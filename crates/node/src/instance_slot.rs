@@ -79,11 +79,11 @@ impl InstanceSlot {
     }
 
     /// Decides when to start it again.
-    pub(crate) fn note_failure(&mut self, was_useful: bool, why: &str) {
+    pub(crate) fn note_failure(&mut self, was_useful: bool, reason: &str) {
         self.failures = if was_useful { 0 } else { self.failures + 1 };
         let now = Instant::now();
         if self.failures >= MOST_TRIES {
-            self.state = InstanceState::Failed(why.to_owned());
+            self.state = InstanceState::Failed(reason.to_owned());
             self.restart_at = Some(now + FAILED_RETRY_DELAY);
             return;
         }

@@ -166,6 +166,7 @@ fn blocks_that_can_not_be_fused_run_one_after_the_other() {
         outputs: vec![(after.outputs[0].clone(), TensorSource::Block { block: 1, output: 0 })],
         blocks: vec![old.graph.blocks[0].clone(), after],
         exits: Vec::new(),
+        row_obstacle: None,
     };
     assert_ne!(graph.blocks[0].block, graph.blocks[1].block);
     let both = Both(old, new);

@@ -96,5 +96,6 @@ fn single_block_graph(graph: &BlockGraph, number: usize) -> BlockGraph {
             .collect(),
         blocks: vec![alone],
         exits: Vec::new(),
+        row_obstacle: graph.row_obstacle.clone(),
     }
 }

@@ -18,7 +18,7 @@ struct RequestEvent<'a> {
     id: &'a str,
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
+    reason: Option<String>,
     exits: &'a [Option<String>],
     rows: usize,
     retries: u32,
@@ -60,7 +60,7 @@ pub(crate) fn request_event(ended: &EndedRequest<'_>, at: u64) -> serde_json::Re
         request: ended.request.to_string(),
         id: ended.id,
         outcome: outcome_name(ended),
-        why: outcome_reason(ended),
+        reason: outcome_reason(ended),
         exits: ended.exits,
         rows: ended.rows,
         retries: ended.retries,

@@ -23,7 +23,7 @@ pub(crate) fn outcome_name(ended: &EndedRequest<'_>) -> &'static str {
 /// Why a request did not end with a full answer, where there is something to say.
 pub(crate) fn outcome_reason(ended: &EndedRequest<'_>) -> Option<String> {
     match ended.outcome {
-        RequestOutcome::Degraded(why) => Some(why.to_owned()),
+        RequestOutcome::Degraded(reason) => Some(reason.to_owned()),
         RequestOutcome::Failed(error) | RequestOutcome::Refused(error) => Some(error.to_string()),
         RequestOutcome::Answered | RequestOutcome::Cancelled => None,
     }

@@ -376,7 +376,7 @@ async fn events_tell_of_requests_and_of_what_others_tell() {
     // Later than 2020.
     assert!(event["at"].as_u64().unwrap() > 1_577_836_800_000, "{event}");
     let event = next();
-    assert_eq!((&event["outcome"], &event["why"]), (&json!("failed"), &json!("broken")));
+    assert_eq!((&event["outcome"], &event["reason"]), (&json!("failed"), &json!("broken")));
     let event = next();
     assert_eq!((&event["kind"], &event["state"]), (&json!("instance"), &json!("up")));
     assert!(event["at"].is_u64(), "{event}");

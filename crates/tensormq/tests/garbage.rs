@@ -58,7 +58,7 @@ fn a_hello_that_is_not_welcome_is_told_why() {
         bytes[at] = value;
         bytes
     };
-    for (frame, why) in [
+    for (frame, reason) in [
         (changed(4, 9), "the peer speaks version 9 of TensorMQ, this process version 2"),
         (hello(1, "nowhere"), "here is inbox \"unit\""),
         (changed(34, 17), "more than 16 lanes"),
@@ -71,8 +71,8 @@ fn a_hello_that_is_not_welcome_is_told_why() {
     ] {
         raw.say(&[frame]);
         let answer = raw.hear();
-        assert_eq!(answer[6], REFUSED, "{why}");
-        assert!(contains(&answer, why.as_bytes()), "{why}: {}", String::from_utf8_lossy(&answer));
+        assert_eq!(answer[6], REFUSED, "{reason}");
+        assert!(contains(&answer, reason.as_bytes()), "{reason}: {}", String::from_utf8_lossy(&answer));
     }
     assert_eq!(inbox.sender_count(), 0);
     assert!(inbox.try_receive().is_none());
@@ -132,7 +132,7 @@ fn a_header_that_breaks_the_rules_ends_its_channel_and_both_ends_hear_why() {
         frames
     };
     let cut_short = vec![header(1, 1, &[8])[..50].to_vec(), vec![7; 8]];
-    for (session, (frames, why)) in (1..).zip([
+    for (session, (frames, reason)) in (1..).zip([
         (cut_short, "cut short"),
         (changed(0, 0), "not one of TensorMQ"),
         (changed(4, 9), "the peer speaks version 9 of TensorMQ, this process version 2"),
@@ -149,14 +149,14 @@ fn a_header_that_breaks_the_rules_ends_its_channel_and_both_ends_hear_why() {
         raw.enter(session);
         raw.say(&frames);
         let answer = raw.hear();
-        assert_eq!(answer[6], REFUSED, "{why}");
-        assert!(contains(&answer, why.as_bytes()), "{why}: {}", String::from_utf8_lossy(&answer));
+        assert_eq!(answer[6], REFUSED, "{reason}");
+        assert!(contains(&answer, reason.as_bytes()), "{reason}: {}", String::from_utf8_lossy(&answer));
         match inbox.receive(soon()) {
             Some(Received::Lost(peer, error)) => {
                 assert_eq!(peer.endpoint_id, NOISE);
-                assert!(error.to_string().contains(why), "{why}: {error}");
+                assert!(error.to_string().contains(reason), "{reason}: {error}");
             }
-            other => panic!("{why}: {other:?}"),
+            other => panic!("{reason}: {other:?}"),
         }
         // It is over: what comes after that is not heard.
         raw.say(&post(2, 1, &[8]));

@@ -68,7 +68,7 @@ fn a_packet_that_is_not_understood_is_told_why() {
     let mut newer = open("unit");
     newer[4] = 9;
     let nowhere = [to.id().to_le_bytes(), 77u64.to_le_bytes()].concat();
-    for (packet, why) in [
+    for (packet, reason) in [
         (newer, "the peer speaks version 9 of TensorMQ, this process version 2"),
         (open("nowhere"), "there is no inbox \"nowhere\""),
         (open("unit"), "a channel without a notifier"),
@@ -79,8 +79,8 @@ fn a_packet_that_is_not_understood_is_told_why() {
         (b"GET / HTTP/1.1".to_vec(), "not one of TensorMQ"),
     ] {
         let answer = ask(to.id(), &packet);
-        assert_eq!(answer.get(6), Some(&NOT_OPENED), "{why}");
-        assert!(contains(&answer, why.as_bytes()), "{why}: {}", String::from_utf8_lossy(&answer));
+        assert_eq!(answer.get(6), Some(&NOT_OPENED), "{reason}");
+        assert!(contains(&answer, reason.as_bytes()), "{reason}: {}", String::from_utf8_lossy(&answer));
     }
     assert_eq!(inbox.sender_count(), 0);
 }

@@ -39,7 +39,7 @@ pub struct BenchGpu {
     pub(crate) most_clients: usize,
     /// How many clients the throughput is taken with
     #[arg(long, default_value = "64,128", value_delimiter = ',', hide = true)]
-    pub(crate) crowds: Vec<usize>,
+    pub(crate) throughput_clients: Vec<usize>,
     /// Most rows that requests are put together to
     #[arg(long, default_value_t = 32, hide = true)]
     pub(crate) most_rows: usize,

@@ -100,7 +100,7 @@ pub(crate) fn run_experiments(
             clients.extend(failures.keep_or_report("clients", found));
         }
         if wants(Arrivals) {
-            let client_count = arguments.crowds.first().copied().unwrap_or(1);
+            let client_count = arguments.throughput_clients.first().copied().unwrap_or(1);
             let found =
                 arrivals::measure_arrivals(setup, &arm, before, client_count, arguments.seconds);
             arrivals.extend(failures.keep_or_report("arrivals", found));

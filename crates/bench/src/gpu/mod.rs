@@ -74,7 +74,7 @@ fn check_arguments(arguments: &BenchGpu) -> Result<()> {
     if !(arguments.seconds.is_finite() && arguments.seconds > 0.0) {
         return Err(Error::usage(format!("--seconds {}, expected more than 0", arguments.seconds)));
     }
-    let counts = arguments.batches.iter().chain(&arguments.crowds);
+    let counts = arguments.batches.iter().chain(&arguments.throughput_clients);
     if arguments.batches.is_empty()
         || arguments.runs == 0
         || counts.clone().any(|&count| count == 0)

@@ -51,7 +51,7 @@ pub(crate) fn measure_throughput(
         .collect::<Result<_>>()?;
     let mut loads: Vec<(&Arm, usize, Vec<Tensor>)> = Vec::new();
     for arm in arms {
-        for &clients in &arguments.crowds {
+        for &clients in &arguments.throughput_clients {
             loads.push((arm, clients, client_loops::one_row_inputs(setup, &arm.pipeline)?));
         }
     }

@@ -142,13 +142,13 @@ fn measure_all(arguments: &BenchHop) -> Result<(Vec<Vec<HopReport>>, String)> {
                         python = Ok(name);
                         keep(hop);
                     }
-                    Err(why) => python = Err(why),
+                    Err(reason) => python = Err(reason),
                 }
             }
         }
     }
     bar.finish_and_clear();
-    Ok((samples, python.unwrap_or_else(|why| format!("nothing in Python: {why}"))))
+    Ok((samples, python.unwrap_or_else(|reason| format!("nothing in Python: {reason}"))))
 }
 
 /// The rounds of one measurement as one: the medians of their medians and of their 99th parts.

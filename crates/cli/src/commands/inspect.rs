@@ -3,7 +3,7 @@
 use crate::arguments::InspectArguments;
 use serde::Serialize;
 use tessera_core::Result;
-use tessera_graph::{CutPoints, ExitSpec, Graph, cost};
+use tessera_graph::{CutPoints, ExitSpec, Graph, RowObstacle, cost, prove_rows};
 use tessera_report::{Table, format_bytes, format_count, output};
 use tessera_repository::ModelFile;
 
@@ -24,6 +24,8 @@ struct InspectReport {
     /// Whether every shape was known, so that the counts are exact.
     exact: bool,
     exits: Vec<ExitSpec>,
+    /// Why requests are not put together row by row; none where they can be.
+    row_obstacle: Option<RowObstacle>,
     cut_points: Vec<CutPoint>,
 }
 
@@ -106,6 +108,7 @@ fn inspect_model(model: &ModelFile, points: &CutPoints) -> InspectReport {
         flops,
         exact,
         exits: model.exits.clone(),
+        row_obstacle: prove_rows(graph, &model.types).obstacle().cloned(),
         cut_points,
     }
 }
@@ -136,6 +139,10 @@ fn print_inspection(report: &InspectReport) -> Result<()> {
     output::print_line(&format!("opsets      {}", opsets.join(", ")))?;
     output::print_line(&format!("inputs      {}", list(&report.inputs)))?;
     output::print_line(&format!("outputs     {}", list(&report.outputs)))?;
+    output::print_line(&match &report.row_obstacle {
+        None => "rows        independent: requests can be put together".to_owned(),
+        Some(obstacle) => format!("rows        {obstacle}: requests are not put together"),
+    })?;
     if !report.defaults.is_empty() {
         let defaults = report.defaults.join(", ");
         output::print_line(&format!("defaults    {defaults} (inputs with a value, kept fixed)"))?;

@@ -204,7 +204,7 @@ fn change_schemas() -> Schemas {
         (
             "Changed",
             object_schema(
-                6,
+                7,
                 [
                     ("started", array_schema(string_schema())),
                     ("kept", array_schema(string_schema())),
@@ -218,6 +218,7 @@ fn change_schemas() -> Schemas {
                     ),
                     ("unused", array_schema(schema_reference("BlockName"))),
                     ("tasks", versions),
+                    ("warnings", array_schema(string_schema())),
                 ],
             ),
         ),

@@ -19,7 +19,11 @@ use crate::{
 
 fn port(name: &str, size: usize) -> TensorPort {
     let dims = vec![Dim::Symbol("N".to_owned()), Dim::Fixed(size)];
-    TensorPort { name: name.to_owned(), tensor_type: TensorType::new(DType::F32, dims) }
+    TensorPort {
+        name: name.to_owned(),
+        tensor_type: TensorType::new(DType::F32, dims),
+        is_row_wise: true,
+    }
 }
 
 /// One block from `f32[N,from]` to `f32[N,to]`.
@@ -33,6 +37,7 @@ pub(super) fn block(name: &str, from: usize, to: usize) -> BlockGraph {
         }],
         outputs: vec![(port("y", to), TensorSource::Block { block: 0, output: 0 })],
         exits: Vec::new(),
+        row_obstacle: None,
     }
 }
 
@@ -59,6 +64,7 @@ fn early() -> BlockGraph {
             head: 1,
             after: Some(0),
         }],
+        row_obstacle: None,
     }
 }
 

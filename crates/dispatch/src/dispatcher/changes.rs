@@ -67,9 +67,9 @@ impl Dispatcher {
     }
 
     /// An instance is gone; what was on its way to it or through it is sent again.
-    pub fn instance_down(&self, unit: &UnitId, instance: &str, why: &str, comes_back: bool) {
+    pub fn instance_down(&self, unit: &UnitId, instance: &str, reason: &str, comes_back: bool) {
         let mut state = self.0.lock_state();
-        let results = state.instance_down(unit, instance, why, comes_back);
+        let results = state.instance_down(unit, instance, reason, comes_back);
         self.0.deliver_results(&mut state, results);
         self.0.send_queued(state);
     }

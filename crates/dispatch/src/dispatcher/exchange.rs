@@ -82,8 +82,8 @@ impl DispatcherInner {
         };
         if let Err(not_sent) = self.peers.send_to(&instance, message, Wait::No) {
             let mut state = self.lock_state();
-            let why = format!("instance {instance}: {}", not_sent.error);
-            let results = state.retry_part(request, flight, &why);
+            let reason = format!("instance {instance}: {}", not_sent.error);
+            let results = state.retry_part(request, flight, &reason);
             self.deliver_results(&mut state, results);
             // What is sent again goes out with whatever happens next: at the latest when the
             // instance is back.
@@ -132,7 +132,7 @@ impl DispatcherInner {
             match &result {
                 Ok(answer) => {
                     let outcome = match &answer.degraded {
-                        Some(why) => RequestOutcome::Degraded(why),
+                        Some(reason) => RequestOutcome::Degraded(reason),
                         None => RequestOutcome::Answered,
                     };
                     self.observe_ended(&pending, outcome, &answer.exits);

@@ -87,8 +87,8 @@ impl DispatcherInner {
             sender,
         )?;
         let mut state = self.lock_state();
-        if let Some(why) = state.unavailable_reason(&entry) {
-            let error = within(Error::lost(why));
+        if let Some(reason) = state.unavailable_reason(&entry) {
+            let error = within(Error::lost(reason));
             self.observe_ended(&pending, RequestOutcome::Failed(&error), &[]);
             return Err(error.into());
         }
@@ -109,9 +109,9 @@ impl DispatcherInner {
     }
 
     /// Answers from an exit that was not certain enough, where there is one for every row.
-    fn degrade_request(&self, number: RequestId, why: &str) {
+    fn degrade_request(&self, number: RequestId, reason: &str) {
         let mut state = self.lock_state();
-        if let Some(result) = state.degraded_result(number, why) {
+        if let Some(result) = state.degraded_result(number, reason) {
             self.deliver_results(&mut state, vec![(number, result)]);
             self.send_queued(state);
         }

@@ -95,18 +95,18 @@ impl DispatcherState {
         &mut self,
         unit: &UnitId,
         instance: &str,
-        why: &str,
+        reason: &str,
         comes_back: bool,
     ) -> InferenceResults {
         if comes_back {
             self.instances.retire_instance(unit, instance);
         } else {
             let is_unit_used = self.table.passes_unit(unit);
-            self.instances.remove_instance(unit, instance, why, is_unit_used);
+            self.instances.remove_instance(unit, instance, reason, is_unit_used);
         }
         let mut results: InferenceResults = Vec::new();
         for (request, flight) in self.in_flight.flights_through(instance) {
-            results.extend(self.retry_part(request, flight, why));
+            results.extend(self.retry_part(request, flight, reason));
         }
         // Nothing that waits for a unit that will not be there is ever sent.
         if !comes_back {
@@ -117,9 +117,9 @@ impl DispatcherState {
                     Some((pending.number, self.unavailable_reason(&pending.entry)?))
                 })
                 .collect();
-            for (number, why) in stuck {
+            for (number, reason) in stuck {
                 if !results.iter().any(|(known, _)| *known == number) {
-                    results.extend(self.fail_request(number, Error::lost(why)));
+                    results.extend(self.fail_request(number, Error::lost(reason)));
                 }
             }
         }

@@ -16,7 +16,7 @@ impl DispatcherState {
         &mut self,
         request: RequestId,
         flight: u32,
-        why: &str,
+        reason: &str,
     ) -> InferenceResults {
         let Some(flight) = self.end_flight(request, flight) else {
             return Vec::new();
@@ -29,7 +29,7 @@ impl DispatcherState {
             return Vec::new();
         };
         if part.tries >= MOST_RETRIES || pending.deadline.has_passed() {
-            let error = Error::lost(format!("an instance was lost: {why}"));
+            let error = Error::lost(format!("an instance was lost: {reason}"));
             return self.fail_part(request, flight.part, error);
         }
         part.tries += 1;
@@ -64,8 +64,8 @@ impl DispatcherState {
         vec![(number, result)]
     }
 
-    pub(crate) fn degraded_result(&self, number: RequestId, why: &str) -> Option<InferenceResult> {
-        self.requests.get(&number)?.degraded_result(why)
+    pub(crate) fn degraded_result(&self, number: RequestId, reason: &str) -> Option<InferenceResult> {
+        self.requests.get(&number)?.degraded_result(reason)
     }
 
     /// A reply came.
@@ -80,8 +80,8 @@ impl DispatcherState {
             return self.keep_standby(request, route.part(), exit, tensors);
         }
         if let ReplyOutcome::Lost(instance) = &outcome {
-            let why = format!("instance {instance} is gone");
-            return self.retry_part(request, route.part(), &why);
+            let reason = format!("instance {instance} is gone");
+            return self.retry_part(request, route.part(), &reason);
         }
         // The reply of a flight that was taken for lost may come after all, and is as good as its
         // successor; but which part it was is not known any more.
@@ -96,8 +96,8 @@ impl DispatcherState {
         else {
             return Vec::new();
         };
-        if let (ReplyOutcome::Done, Some(why)) = (&outcome, flight.cut_short) {
-            return self.fail_part(request, flight.part, Error::lost(why));
+        if let (ReplyOutcome::Done, Some(reason)) = (&outcome, flight.cut_short) {
+            return self.fail_part(request, flight.part, Error::lost(reason));
         }
         match outcome {
             ReplyOutcome::Done => part.result = Some(PartResult { outputs: tensors, exit: None }),
@@ -108,8 +108,8 @@ impl DispatcherState {
                 let error = Error::timed_out("the deadline passed on the way");
                 return self.fail_part(request, flight.part, error);
             }
-            ReplyOutcome::Failed(why) => {
-                return self.fail_part(request, flight.part, Error::engine(why));
+            ReplyOutcome::Failed(reason) => {
+                return self.fail_part(request, flight.part, Error::engine(reason));
             }
             ReplyOutcome::Standby(_) | ReplyOutcome::Lost(_) => {}
         }

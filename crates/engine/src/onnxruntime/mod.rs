@@ -22,6 +22,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
+use ort::session::Session as OrtSession;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use tessera_core::{ContentHash, DType, Device, Error, Result};
 use tessera_cuda::Gpu;
@@ -31,6 +32,7 @@ use crate::live_table::LiveTable;
 use crate::{CudaEngineSession, Engine, EngineSession, LoadOptions, Program};
 use cpu_session::{OrtCpuSession, SharedSession};
 use cuda::CudaLoader;
+use ort_value::OrtValue;
 use prepared_block::{ExecutionTarget, PreparedBlock};
 use session_builder::{SessionBuilders, engine_error};
 
@@ -76,28 +78,59 @@ impl OnnxRuntime {
     ) -> Result<Arc<SharedSession>> {
         let key = (program.key(), options.threads, options.device);
         self.sessions.get_or_make(key, || {
-            let fail = |error: ort::Error| engine_error(&program.label(), &error);
-            let builder = self.builders.session_builder(options)?;
             let prepared = self.prepared.get_or_make(program.key(), || {
                 let builder = self.builders.session_builder(&LoadOptions::default())?;
                 let target = ExecutionTarget::Cpu;
                 PreparedBlock::prepare(builder, program, options, &self.version, target)
             })?;
-            let build = || -> ort::Result<SessionBuilder> {
-                Ok(builder
-                    .with_optimization_level(GraphOptimizationLevel::Disable)?
-                    .with_env_allocators()?
-                    .with_prepacked_weights(prepared.packed_weights())?)
-            };
-            let builder = build().map_err(fail)?;
-            let made = prepared.session_over_own(builder);
-            let (session, values) = made.map_err(|error| error.into_error(&program.label()))?;
+            let (session, values) = self.session_of_prepared(program, options, &prepared)?;
             let session = SharedSession::of_block(session, Arc::clone(&prepared), values);
             program.release_weight_pages();
             prepared.release_pages();
             crate::release_freed_memory();
             Ok(session)
         })
+    }
+}
+
+impl OnnxRuntime {
+    /// A session over the prepared form of a block, with values that must live as long as it does.
+    ///
+    /// It shares what it makes of weights with others of the block. Some kernels can't do that, as
+    /// those of quantised convolutions: such a session has its own. Where the prepared form does not
+    /// load at all, the block is loaded as it is.
+    fn session_of_prepared(
+        &self,
+        program: &Program,
+        options: &LoadOptions,
+        prepared: &PreparedBlock,
+    ) -> Result<(OrtSession, Vec<OrtValue>)> {
+        let label = program.label();
+        let builder = |level: GraphOptimizationLevel| -> Result<SessionBuilder> {
+            let builder = self.builders.session_builder(options)?;
+            let build = || -> ort::Result<SessionBuilder> {
+                Ok(builder.with_optimization_level(level)?.with_env_allocators()?)
+            };
+            build().map_err(|error| engine_error(&label, &error))
+        };
+        let sharing = builder(GraphOptimizationLevel::Disable)?
+            .with_prepacked_weights(prepared.packed_weights())
+            .map_err(|error| engine_error(&label, &error))?;
+        let first = match prepared.session_over_own(sharing) {
+            Ok(made) => return Ok(made),
+            Err(error) => error.into_error(&label),
+        };
+        if let Ok(made) = prepared.session_over_own(builder(GraphOptimizationLevel::Disable)?) {
+            tracing::debug!(block = label, error = %first, "its packed weights are not shared");
+            return Ok(made);
+        }
+        match PreparedBlock::session_as_given(builder(GraphOptimizationLevel::All)?, program) {
+            Ok(session) => {
+                tracing::warn!(block = label, error = %first, "its optimised form does not load");
+                Ok((session, Vec::new()))
+            }
+            Err(_) => Err(first),
+        }
     }
 }
 

@@ -10,12 +10,13 @@ use ort::session::Session as OrtSession;
 use ort::session::builder::{GraphOptimizationLevel, PrepackedWeights, SessionBuilder};
 use prost::Message;
 use tessera_core::{ContentHash, DType, Error, Result, Tensor};
+use tessera_graph::WeightRef;
 use tessera_graph::onnx::{ModelProto, NodeProto, TensorProto, tensor_proto};
 
 use super::ort_value::{OrtValue, check_status};
 use super::session_builder::engine_error;
 use super::{blocked_layout, memcpy_removal};
-use crate::{FileMapping, LoadOptions, Program, SharedFileMapping};
+use crate::{FileMapping, LoadOptions, Program, ProgramWeight, SharedFileMapping};
 
 /// Constants up to this size stay in the optimised model; larger ones are references.
 const INLINE_BYTES: usize = 1024;
@@ -139,12 +140,7 @@ impl PreparedBlock {
                 )?)
         };
         let mut builder = build().map_err(fail)?;
-        let mut values = Vec::with_capacity(program.weights().len());
-        for (reference, weight) in program.block().weights().iter().zip(program.weights()) {
-            let name = CString::new(reference.name.as_str())
-                .map_err(|_| Error::invalid(format!("{label}: a name with a zero byte in it")))?;
-            values.push((name, OrtValue::over_tensor(&weight.tensor).map_err(fail)?));
-        }
+        let values = values_of_program(program).map_err(|error| error.into_error(&label))?;
         // The names and values live until the session below is gone.
         supply_weights(&mut builder, values.iter().map(|(name, value)| (name.as_c_str(), value)))
             .map_err(fail)?;
@@ -158,6 +154,17 @@ impl PreparedBlock {
         drop(builder);
         drop(values);
         Ok(())
+    }
+
+    /// A session of a block as it is, with copies of its weights.
+    pub(super) fn session_as_given(
+        mut builder: SessionBuilder,
+        program: &Program,
+    ) -> Result<OrtSession, SessionError> {
+        let values = values_of_program(program)?;
+        let names_and_values = values.iter().map(|(name, value)| (name.as_c_str(), value));
+        supply_weights(&mut builder, names_and_values)?;
+        Ok(builder.commit_from_memory(program.file())?)
     }
 
     fn read_optimised(folder: &Path) -> Result<Self> {
@@ -286,6 +293,17 @@ impl PreparedBlock {
         let session = builder.commit_from_memory(&self.model)?;
         Ok((session, values))
     }
+}
+
+/// The weights of a block by name, as values that must not outlive it.
+fn values_of_program(program: &Program) -> Result<Vec<(CString, OrtValue)>, SessionError> {
+    let weights = program.block().weights().iter().zip(program.weights());
+    let value = |(reference, weight): (&WeightRef, &ProgramWeight)| {
+        let name = CString::new(reference.name.as_str())
+            .map_err(|_| SessionError::Io(Error::invalid("a name with a zero byte in it")))?;
+        Ok((name, OrtValue::over_tensor(&weight.tensor)?))
+    };
+    weights.map(value).collect()
 }
 
 fn is_external(tensor: &TensorProto) -> bool {

@@ -209,10 +209,11 @@ mod tests {
             name: "t".into(),
             version: "1".into(),
             state: TaskState::Ready,
-            inputs: vec![TensorPort { name: "x".into(), tensor_type }],
+            inputs: vec![TensorPort { name: "x".into(), tensor_type, is_row_wise: true }],
             outputs: vec![TensorPort {
                 name: "y".into(),
                 tensor_type: TensorType::of_any_shape(DType::String),
+                is_row_wise: true,
             }],
             max_batch_size,
             batching: Some((8, Duration::from_millis(2))),

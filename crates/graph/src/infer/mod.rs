@@ -33,9 +33,11 @@ use tessera_core::{Result, TensorType};
 use crate::model::{Graph, GraphNode, ValueId};
 
 pub(crate) use control_flow::{control_flow_bodies, infer_body, is_control_flow, scan_length};
+pub(crate) use element::Element;
+pub(crate) use elementwise::{is_broadcast_arithmetic, is_comparison};
 pub(crate) use fact::Fact;
 pub(crate) use matrix::einsum_letters;
-pub(crate) use operator::{Operator, Scope};
+pub(crate) use operator::{Axes, Operator, Scope, resolve_axis};
 
 /// The type of every value of a graph, as far as it is known.
 #[derive(Clone, Debug)]
@@ -60,12 +62,12 @@ impl InferredTypes {
     pub(crate) fn require_type(&self, graph: &Graph, id: ValueId) -> Result<&TensorType> {
         self.get(id).ok_or_else(|| {
             let name = graph.value_name(id);
-            let why = if self.is_non_tensor(id) {
+            let reason = if self.is_non_tensor(id) {
                 "is a sequence, map or optional, and only tensors pass between blocks"
             } else {
                 "has no known dtype, and can't pass between blocks"
             };
-            tessera_core::Error::unsupported(format!("tensor \"{name}\" {why}"))
+            tessera_core::Error::unsupported(format!("tensor \"{name}\" {reason}"))
         })
     }
 
@@ -121,7 +123,7 @@ pub(crate) fn scope_of<'a>(graph: &'a Graph, node: &GraphNode, facts: &[Fact]) -
 }
 
 /// What is known of each output of an operator.
-fn infer_output_facts(operator: &Operator<'_>) -> Vec<Fact> {
+pub(crate) fn infer_output_facts(operator: &Operator<'_>) -> Vec<Fact> {
     if is_control_flow(operator) {
         return control_flow::infer_control_flow(operator);
     }

@@ -76,7 +76,7 @@ impl SupervisorInner {
         self: &Arc<Self>,
         key: &(UnitId, usize),
         generation: u64,
-        why: &str,
+        reason: &str,
     ) {
         let announcing = lock(&self.announcing);
         let mut slots = lock(&self.slots);
@@ -94,20 +94,20 @@ impl SupervisorInner {
                 _ => false,
             };
         slot.restarts += 1;
-        slot.note_failure(was_useful, why);
+        slot.note_failure(was_useful, reason);
         let comes_back = slot.state == InstanceState::Restarting;
         drop(slots);
-        tracing::warn!(instance = %name, "{why}; it is started again");
+        tracing::warn!(instance = %name, "{reason}; it is started again");
         self.forget_instance(&name);
         drop(running);
-        let (unit, why) = (key.0.clone(), why.to_owned());
-        (self.events)(NodeEvent::Down { unit, instance: name, why, comes_back });
+        let (unit, reason) = (key.0.clone(), reason.to_owned());
+        (self.events)(NodeEvent::Down { unit, instance: name, reason, comes_back });
         drop(announcing);
         self.restart_due_instances();
     }
 
     /// Stops the instance of a slot.
-    pub(super) fn halt_instance(&self, key: &(UnitId, usize), state: InstanceState, why: &str) {
+    pub(super) fn halt_instance(&self, key: &(UnitId, usize), state: InstanceState, reason: &str) {
         let (name, running) = {
             let mut slots = lock(&self.slots);
             let Some(slot) = slots.get_mut(key) else {
@@ -124,7 +124,7 @@ impl SupervisorInner {
             (name, running)
         };
         if let Some(running) = running {
-            self.retire_instance(key, name, running, why);
+            self.retire_instance(key, name, running, reason);
         }
     }
 
@@ -145,11 +145,11 @@ impl SupervisorInner {
         key: &(UnitId, usize),
         instance: String,
         running: RunningInstance,
-        why: &str,
+        reason: &str,
     ) {
         self.forget_instance(&instance);
-        let (unit, why) = (key.0.clone(), why.to_owned());
-        (self.events)(NodeEvent::Down { unit, instance, why, comes_back: false });
+        let (unit, reason) = (key.0.clone(), reason.to_owned());
+        (self.events)(NodeEvent::Down { unit, instance, reason, comes_back: false });
         stop_instance(running);
     }
 }

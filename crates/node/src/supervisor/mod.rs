@@ -66,7 +66,7 @@ pub enum NodeEvent {
         /// Its name.
         instance: String,
         /// Why, for people.
-        why: String,
+        reason: String,
         /// Whether it is started again; `false` for one that failed too often or was told to stop.
         comes_back: bool,
     },

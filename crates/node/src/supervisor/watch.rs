@@ -64,7 +64,7 @@ impl SupervisorInner {
         slot.note_failure(false, &error.to_string());
         let comes_back = slot.state == InstanceState::Restarting;
         drop(slots);
-        (self.events)(NodeEvent::Down { unit, instance, why: error.to_string(), comes_back });
+        (self.events)(NodeEvent::Down { unit, instance, reason: error.to_string(), comes_back });
     }
 
     /// Looks at every instance: pings processes, ends those that hang, starts again what is due.
@@ -94,12 +94,12 @@ impl SupervisorInner {
                 }
             }
         }
-        for (key, generation, why) in hanging {
+        for (key, generation, reason) in hanging {
             let process = match lock(&self.slots).get(&key).and_then(|slot| slot.running.as_ref()) {
                 Some(RunningInstance::Process(process)) => Some(Arc::clone(process)),
                 _ => None,
             };
-            self.note_instance_ended(&key, generation, why);
+            self.note_instance_ended(&key, generation, reason);
             if let Some(process) = process {
                 process.kill_process();
             }

@@ -22,7 +22,7 @@ pub fn named_profile(name: &str, seed: u64) -> Result<ResidencyProblem> {
         "bert-base" => bert_base(),
         _ => {
             let known = profile_names().join(", ");
-            return Err(Error::usage(format!("shape \"{name}\": expected one of {known}")));
+            return Err(Error::usage(format!("profile \"{name}\": expected one of {known}")));
         }
     };
     if seed != 0 {

@@ -75,10 +75,10 @@ fn relay_node_events(dispatcher: Dispatcher, telemetry: Arc<Telemetry>) -> impl 
             dispatcher.instance_up(&unit, &instance);
             telemetry.publish_event(json!({ "kind": "up", "unit": unit, "instance": instance }));
         }
-        NodeEvent::Down { unit, instance, why, comes_back } => {
-            dispatcher.instance_down(&unit, &instance, &why, comes_back);
+        NodeEvent::Down { unit, instance, reason, comes_back } => {
+            dispatcher.instance_down(&unit, &instance, &reason, comes_back);
             telemetry.publish_event(json!({
-                "kind": "down", "unit": unit, "instance": instance, "why": why,
+                "kind": "down", "unit": unit, "instance": instance, "reason": reason,
                 "comes_back": comes_back,
             }));
         }

@@ -25,7 +25,7 @@ impl SiteService {
     fn task_info(&self, entry: &TaskEntry) -> TaskInfo {
         let route = &entry.route;
         let state = match self.site.dispatcher().unavailable_reason(entry) {
-            Some(why) => TaskState::Unavailable(why),
+            Some(reason) => TaskState::Unavailable(reason),
             None => TaskState::Ready,
         };
         let first =

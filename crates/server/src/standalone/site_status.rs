@@ -72,12 +72,12 @@ impl LocalSite {
 
 /// A state in a word, and why where it needs one.
 fn describe_state(state: &InstanceState) -> (String, Option<String>) {
-    let (word, why) = match state {
+    let (word, reason) = match state {
         InstanceState::Starting => ("starting", None),
         InstanceState::Up => ("up", None),
         InstanceState::Restarting => ("restarting", None),
-        InstanceState::Failed(why) => ("failed", Some(why.clone())),
+        InstanceState::Failed(reason) => ("failed", Some(reason.clone())),
         InstanceState::Stopped => ("stopped", None),
     };
-    (word.to_owned(), why)
+    (word.to_owned(), reason)
 }

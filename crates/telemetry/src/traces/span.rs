@@ -103,8 +103,8 @@ impl TracedRequest {
         if !self.id.is_empty() {
             attributes.push(string_attribute("tessera.id", &self.id));
         }
-        if let Some(why) = &self.reason {
-            attributes.push(string_attribute("tessera.why", why));
+        if let Some(reason) = &self.reason {
+            attributes.push(string_attribute("tessera.why", reason));
         }
         if !self.exits.is_empty() {
             // A row that went to the end has no name here.

@@ -12,9 +12,9 @@ pub(crate) struct ResidencyArguments {
     pub(crate) inputs: PlanInputs,
     /// Plan for the profile of a well-known model instead of a problem: bert-base
     #[arg(long, value_name = "NAME", conflicts_with = "problem")]
-    pub(crate) shape: Option<String>,
+    pub(crate) profile: Option<String>,
     /// GPUs of the server, two below each PCIe switch, with NVLink between any two [default: 4 with
-    /// --shape, 1 with --random]
+    /// --profile, 1 with --random]
     #[arg(
         long,
         value_name = "N",
@@ -36,7 +36,7 @@ pub(crate) struct ResidencyArguments {
         long,
         value_name = "N",
         value_parser = clap::value_parser!(u64).range(1..),
-        conflicts_with_all = ["problem", "shape", "previous", "plan", "svg"]
+        conflicts_with_all = ["problem", "profile", "previous", "plan", "svg"]
     )]
     pub(crate) random: Option<u64>,
     /// Layers of a random profile
@@ -49,7 +49,7 @@ pub(crate) struct ResidencyArguments {
     )]
     pub(crate) layers: u64,
     /// Seed of the first random profile (the next one has the next seed), or of how the times of a
-    /// shape vary (0: not at all)
+    /// profile vary (0: not at all)
     #[arg(long, default_value_t = 0, conflicts_with = "problem")]
     pub(crate) seed: u64,
     /// Print JSON

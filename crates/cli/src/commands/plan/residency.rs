@@ -104,7 +104,7 @@ impl PlannerCommand for ResidencyArguments {
 
 /// The problem that the user means: of a file, or a well-known one.
 fn read_residency_problem(arguments: &ResidencyArguments) -> Result<ResidencyProblem> {
-    if let Some(name) = &arguments.shape {
+    if let Some(name) = &arguments.profile {
         let mut problem = named_profile(name, arguments.seed).map_err(flag_error)?;
         if let Some(gpus) = arguments.gpus {
             (problem.gpus, problem.nvlinks) = deepplan_server(gpus as usize);
@@ -112,11 +112,11 @@ fn read_residency_problem(arguments: &ResidencyArguments) -> Result<ResidencyPro
         return Ok(problem);
     }
     if arguments.inputs.problem.is_none() {
-        let message = "PROBLEM is missing: a file in YAML or JSON, or --shape; see --help";
+        let message = "PROBLEM is missing: a file in YAML or JSON, or --profile; see --help";
         return Err(Error::usage(message));
     }
     if arguments.gpus.is_some() {
-        return Err(Error::usage("--gpus: only with --shape or --random; PROBLEM has its own"));
+        return Err(Error::usage("--gpus: only with --profile or --random; PROBLEM has its own"));
     }
     read_checked(arguments.inputs.problem.as_deref(), ResidencyProblem::check_consistency)
 }

@@ -40,12 +40,12 @@ pub(crate) enum HandshakePacket {
     /// The owner of a pool is short of buffers: let go of what you can.
     ReclaimBuffers,
     /// No, and why.
-    Refused { kind: ErrorKind, why: String },
+    Refused { kind: ErrorKind, reason: String },
 }
 
 impl HandshakePacket {
     pub(crate) fn refusal_for(error: &Error) -> Self {
-        Self::Refused { kind: error.kind(), why: error.to_string() }
+        Self::Refused { kind: error.kind(), reason: error.to_string() }
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -81,10 +81,10 @@ impl HandshakePacket {
                 }
             }
             Self::ReclaimBuffers => bytes.push(RECLAIM_BUFFERS),
-            Self::Refused { kind, why } => {
+            Self::Refused { kind, reason } => {
                 bytes.push(REFUSED);
                 bytes.push(error_kind_code(*kind));
-                bytes.extend(why.as_bytes().iter().take(1024));
+                bytes.extend(reason.as_bytes().iter().take(1024));
             }
         }
         bytes
@@ -124,10 +124,10 @@ impl HandshakePacket {
             }
             RECLAIM_BUFFERS => Self::ReclaimBuffers,
             REFUSED => {
-                let (code, why) = rest.split_first().ok_or_else(wrong)?;
+                let (code, reason) = rest.split_first().ok_or_else(wrong)?;
                 rest = &[];
                 let kind = error_kind_from_code(*code);
-                Self::Refused { kind, why: String::from_utf8_lossy(why).into_owned() }
+                Self::Refused { kind, reason: String::from_utf8_lossy(reason).into_owned() }
             }
             _ => return Err(wrong()),
         };
@@ -151,7 +151,7 @@ pub(super) fn receive_answer(
 ) -> Result<(HandshakePacket, Vec<OwnedFd>)> {
     match connection.receive_packet(Wait::at_most(ANSWER_TIMEOUT))? {
         ReceivedPacket::Data(bytes, fds) => match HandshakePacket::from_bytes(&bytes)? {
-            HandshakePacket::Refused { kind, why } => Err(Error::new(kind, why)),
+            HandshakePacket::Refused { kind, reason } => Err(Error::new(kind, reason)),
             packet => Ok((packet, fds)),
         },
         ReceivedPacket::Nothing => Err(Error::timed_out(format!(
@@ -206,7 +206,7 @@ mod tests {
                 buffers,
             }),
             HandshakePacket::ReclaimBuffers,
-            HandshakePacket::Refused { kind: ErrorKind::NotFound, why: "no".to_owned() },
+            HandshakePacket::Refused { kind: ErrorKind::NotFound, reason: "no".to_owned() },
         ] {
             let bytes = packet.to_bytes();
             assert_eq!(HandshakePacket::from_bytes(&bytes).unwrap(), packet);

@@ -36,7 +36,7 @@ pub(super) enum ControlFrame {
     Refused {
         kind: ErrorKind,
         progress: Option<ReceiverProgress>,
-        why: String,
+        reason: String,
     },
     /// Also said when there is nothing new, as a sign of life.
     Progress(ReceiverProgress),
@@ -105,14 +105,14 @@ impl ControlFrame {
                 bytes.extend(largest_tensor_bytes.to_le_bytes());
                 progress.encode_into(&mut bytes);
             }
-            Self::Refused { kind, progress, why } => {
+            Self::Refused { kind, progress, reason } => {
                 bytes.push(REFUSED);
                 bytes.push(error_kind_code(*kind));
                 bytes.push(progress.is_some().into());
                 if let Some(progress) = progress {
                     progress.encode_into(&mut bytes);
                 }
-                bytes.extend(why.as_bytes());
+                bytes.extend(reason.as_bytes());
             }
             Self::Progress(progress) => {
                 bytes.push(PROGRESS);
@@ -163,7 +163,7 @@ impl ControlFrame {
             REFUSED => Self::Refused {
                 kind: error_kind_from_code(reader.read_array::<1>()?[0]),
                 progress: if reader.read_flag()? { Some(reader.read_progress()?) } else { None },
-                why: reader.read_text()?,
+                reason: reader.read_text()?,
             },
             PROGRESS => Self::Progress(reader.read_progress()?),
             BYE => Self::Bye { last: reader.read_u64()? },
@@ -243,7 +243,7 @@ mod tests {
             resume: true,
             inbox: "unit".to_owned(),
         };
-        let why = "gone".to_owned();
+        let reason = "gone".to_owned();
         for control in [
             ControlFrame::Hello(hello),
             ControlFrame::Welcome {
@@ -252,8 +252,8 @@ mod tests {
                 largest_tensor_bytes: 9,
                 progress: progress.clone(),
             },
-            ControlFrame::Refused { kind: ErrorKind::Lost, progress: None, why: why.clone() },
-            ControlFrame::Refused { kind: ErrorKind::Lost, progress: Some(progress.clone()), why },
+            ControlFrame::Refused { kind: ErrorKind::Lost, progress: None, reason: reason.clone() },
+            ControlFrame::Refused { kind: ErrorKind::Lost, progress: Some(progress.clone()), reason },
             ControlFrame::Heartbeat,
             ControlFrame::Over,
             ControlFrame::Progress(progress),

@@ -152,7 +152,7 @@ impl ZeroMqOutgoing {
             arm_alarm(&channel.alarm);
             match &lock(&channel.state).status {
                 ConnectionStatus::Connected => break,
-                ConnectionStatus::Lost(kind, why) => return Err(Error::new(*kind, why.clone())),
+                ConnectionStatus::Lost(kind, reason) => return Err(Error::new(*kind, reason.clone())),
                 ConnectionStatus::Connecting(_) => {}
             }
             if !channel.notifier.sleep_until_notified(wait) {
@@ -170,11 +170,11 @@ impl ZeroMqOutgoing {
 
     /// Why the receiver may have broken off.
     fn refusal_error(&self) -> Error {
-        let why = match self.route.server_key {
+        let reason = match self.route.server_key {
             Some(_) => "the receiver refuses our key, or has another",
             None => "the receiver wants encryption, or does not speak ZeroMQ",
         };
-        Error::new(ErrorKind::Io, why)
+        Error::new(ErrorKind::Io, reason)
     }
 
     fn event_source(&self) -> Weak<dyn EventSource> {
@@ -300,8 +300,8 @@ impl ZeroMqOutgoing {
                     self.in_flight.mark_finished(number);
                 }
             }
-            ControlFrame::Refused { kind, progress, why } => {
-                let error = Error::new(kind, why);
+            ControlFrame::Refused { kind, progress, reason } => {
+                let error = Error::new(kind, reason);
                 self.lose_channel(state, &error, progress.as_ref());
             }
             ControlFrame::Over if !state.closed => {
@@ -486,8 +486,8 @@ impl OutgoingChannel for ZeroMqOutgoing {
             Err(error) => return Err(Box::new(NotSent { error, message })),
         };
         let mut state = lock(&self.state);
-        if let ConnectionStatus::Lost(kind, why) = &state.status {
-            return Err(Box::new(NotSent { error: Error::new(*kind, why.clone()), message }));
+        if let ConnectionStatus::Lost(kind, reason) = &state.status {
+            return Err(Box::new(NotSent { error: Error::new(*kind, reason.clone()), message }));
         }
         if self.in_flight.untaken_count() >= state.depth as usize {
             self.drain_sockets(&mut state);

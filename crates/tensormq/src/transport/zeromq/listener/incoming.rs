@@ -216,7 +216,7 @@ impl ZeroMqIncoming {
         self.wake_inbox();
     }
 
-    pub(super) fn end_session(&self, why: Option<Error>) {
+    pub(super) fn end_session(&self, reason: Option<Error>) {
         let mut session = lock(&self.session);
         if session.ended.is_none() {
             // Over the network, what was not taken when the session ended never is. A process of
@@ -225,7 +225,7 @@ impl ZeroMqIncoming {
                 Transport::ZMQ_TCP if !session.is_complete() => std::mem::take(&mut session.queue),
                 _ => VecDeque::new(),
             };
-            session.ended = Some(why);
+            session.ended = Some(reason);
             drop(session);
             drop(unheard);
         }
@@ -397,7 +397,7 @@ impl IncomingChannel for ZeroMqIncoming {
         }
         match session.ended.take()? {
             None => Some(Received::Closed(self.peer.clone())),
-            Some(why) => Some(Received::Lost(self.peer.clone(), why)),
+            Some(reason) => Some(Received::Lost(self.peer.clone(), reason)),
         }
     }
 

@@ -377,7 +377,7 @@ impl ZeroMqListener {
         session: &Arc<ZeroMqIncoming>,
         error: Error,
     ) {
-        let why = error.to_string();
+        let reason = error.to_string();
         let identities = session.lane_identities();
         // Nothing is taken any more, so that how far it is stays true.
         session.end_session(Some(error));
@@ -385,7 +385,7 @@ impl ZeroMqListener {
             send_refusal(
                 state,
                 &identity,
-                &Error::invalid(why.clone()),
+                &Error::invalid(reason.clone()),
                 Some(session.current_progress()),
             );
         }
@@ -397,9 +397,9 @@ impl ZeroMqListener {
         &self,
         state: &mut ZeroMqListenerState,
         session: &Arc<ZeroMqIncoming>,
-        why: impl FnOnce() -> Option<Error>,
+        reason: impl FnOnce() -> Option<Error>,
     ) {
-        session.end_session(why());
+        session.end_session(reason());
         state.sessions.remove(&session.id);
         state.lanes.retain(|_, lane| lane.0 != session.id);
         let progress = session.current_progress();
@@ -518,7 +518,7 @@ fn send_refusal(
     error: &Error,
     progress: Option<ReceiverProgress>,
 ) {
-    let control = ControlFrame::Refused { kind: error.kind(), progress, why: error.to_string() };
+    let control = ControlFrame::Refused { kind: error.kind(), progress, reason: error.to_string() };
     // Where it is gone already there is nobody to tell.
     send_control(state, identity, &control).ok();
 }

@@ -1,0 +1,317 @@
+//! Whether the rows of a batch are computed independently of each other.
+//!
+//! Requests are put together along the first dimension of their tensors. That gives each the answer
+//! that it gets alone only where no row has an influence on another, which is a property of the
+//! graph: the batch dimension is followed through the operators, and every operator either keeps
+//! rows apart ([`rules`]) or is an obstacle. What is proved holds for all values and all numbers of
+//! rows. What is not proved may be independent all the same: there may be no rule for an operator.
+//!
+//! Nothing is believed that a file declares but the ranks and fixed sizes of its inputs: names of
+//! dimensions and types of values in between may be wrong. So the sizes that matter are inferred
+//! here once more, with names of our own.
+
+mod batch_axis;
+mod matrix;
+mod movement;
+mod pointwise;
+mod rules;
+mod selection;
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tessera_core::{Dim, TensorType};
+
+use crate::infer::{Element, Fact, InferredTypes, Operator, infer_output_facts, scope_of};
+use crate::model::{Graph, GraphNode, ValueId};
+use batch_axis::{BATCH_SYMBOL, BatchAxis};
+
+/// Why rows are not known to be independent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowObstacle {
+    /// Where: a node, or an input.
+    pub place: String,
+    /// What is in the way there.
+    pub reason: String,
+    /// Whether rows are known to have an influence on each other, or it is only not known that they
+    /// have none.
+    pub is_certain: bool,
+}
+
+impl fmt::Display for RowObstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.place, self.reason)
+    }
+}
+
+/// What a value has to do with the rows of a batch.
+#[derive(Clone, Debug, PartialEq)]
+enum RowFlow {
+    /// It is the same, whatever rows there are and however many.
+    Same,
+    /// It follows from the number of rows, and not from what is in them.
+    Count,
+    /// It has a part for each row, which follows from that row alone.
+    Rows(BatchAxis),
+    /// None of these, or it is not known.
+    Mixed(Arc<RowObstacle>),
+}
+
+/// Why a rule does not keep rows apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RowMixing {
+    /// It is known that rows have an influence on each other.
+    Joined(&'static str),
+    /// Too little is known.
+    Unknown(&'static str),
+}
+
+/// There is no rule for an operator.
+const NO_RULE: RowMixing = RowMixing::Unknown("may join rows: there is no rule for it");
+
+/// A shape that would have to be known is not.
+const UNKNOWN_SHAPE: RowMixing = RowMixing::Unknown("has a shape that is not known");
+
+/// What a rule says of an output.
+type RowRule = Result<RowFlow, RowMixing>;
+
+/// Which values of a graph have a part for each row of the batch, along their first dimension.
+#[derive(Clone, Debug)]
+pub struct RowProof {
+    flows: Vec<RowFlow>,
+    /// The first obstacle on the way to an output.
+    obstacle: Option<RowObstacle>,
+}
+
+impl RowProof {
+    /// Whether row `n` of the value follows from row `n` of the inputs, and from nothing else.
+    pub fn is_row_wise(&self, id: ValueId) -> bool {
+        match self.flows.get(id.index()) {
+            Some(RowFlow::Rows(axis)) => axis.is_leading(),
+            _ => false,
+        }
+    }
+
+    /// Why some output is not row-wise; `None` where all are.
+    pub fn obstacle(&self) -> Option<&RowObstacle> {
+        self.obstacle.as_ref()
+    }
+}
+
+/// Follows the batch through a graph. The first dimension of every input has to be open, and is
+/// taken for the batch; `types` says which sizes the caller fixed.
+pub fn prove_rows(graph: &Graph, types: &InferredTypes) -> RowProof {
+    let mut facts = vec![Fact::default(); graph.value_count()];
+    let mut flows = vec![RowFlow::Same; graph.value_count()];
+    let first_name = graph.inputs().first().and_then(|&id| first_dim_name(types, id));
+    for (id, weight) in graph.weights() {
+        if let Some(slot) = facts.get_mut(id.index()) {
+            *slot = Fact::of_weight(weight);
+        }
+    }
+    for &id in graph.inputs() {
+        let (fact, flow) = input_flow(graph, types, id, first_name);
+        if let (Some(known), Some(slot)) =
+            (facts.get_mut(id.index()), flows.get_mut(id.index()))
+        {
+            (*known, *slot) = (fact, flow);
+        }
+    }
+    for node in graph.nodes() {
+        let scope = scope_of(graph, node, &facts);
+        let operator = Operator::of_node(node, &facts, &scope);
+        let mut outputs = infer_output_facts(&operator);
+        let given = node.inputs.iter().map(|id| id.and_then(|id| flows.get(id.index())));
+        let given: Vec<Option<&RowFlow>> = given.collect();
+        let captured = node.captures.iter().filter_map(|id| flows.get(id.index()));
+        let found = node_flows(node, &operator, &given, captured, &outputs);
+        for (place, id) in node.outputs.iter().enumerate() {
+            let (Some(id), Some(fact)) = (*id, outputs.get_mut(place)) else { continue };
+            name_unknown_dims(fact, id);
+            if let (Some(known), Some(slot), Some(flow)) =
+                (facts.get_mut(id.index()), flows.get_mut(id.index()), found.get(place))
+            {
+                (*known, *slot) = (std::mem::take(fact), flow.clone());
+            }
+        }
+    }
+    let obstacle = graph.outputs().iter().find_map(|&id| output_obstacle(graph, &flows, id));
+    RowProof { flows, obstacle }
+}
+
+/// An input, whose first dimension is taken for the batch.
+fn input_flow(
+    graph: &Graph,
+    types: &InferredTypes,
+    id: ValueId,
+    first_name: Option<&str>,
+) -> (Fact, RowFlow) {
+    let mixed = |reason: &str| {
+        let place = format!("input \"{}\"", graph.value_name(id));
+        let obstacle = RowObstacle { place, reason: reason.to_owned(), is_certain: true };
+        RowFlow::Mixed(Arc::new(obstacle))
+    };
+    let Some(known) = types.get(id) else {
+        return (Fact::default(), mixed("has no known type"));
+    };
+    let Some(dims) = &known.dims else {
+        return (Fact::of_type(known.clone()), mixed("has no known number of dimensions"));
+    };
+    let own_name = |(axis, dim): (usize, &Dim)| match dim {
+        Dim::Fixed(size) => Dim::Fixed(*size),
+        _ if axis == 0 => Dim::Symbol(BATCH_SYMBOL.to_owned()),
+        _ => own_symbol(id, axis),
+    };
+    let own: Vec<Dim> = dims.iter().enumerate().map(own_name).collect();
+    let flow = match dims.first() {
+        None => mixed("has no dimensions"),
+        Some(Dim::Fixed(_)) => mixed("has a fixed first dimension"),
+        Some(_) if first_dim_name(types, id) != first_name => {
+            mixed("has another first dimension than the first input")
+        }
+        Some(_) => RowFlow::Rows(BatchAxis::leading()),
+    };
+    (Fact::of_type(TensorType::new(known.dtype, own)), flow)
+}
+
+fn first_dim_name(types: &InferredTypes, id: ValueId) -> Option<&str> {
+    match types.get(id)?.dims.as_ref()?.first()? {
+        Dim::Symbol(name) => Some(name),
+        _ => None,
+    }
+}
+
+/// A name for a size that is not known: no other value has it but by a rule.
+fn own_symbol(id: ValueId, axis: usize) -> Dim {
+    Dim::Symbol(format!("{}.{axis}", id.index()))
+}
+
+fn name_unknown_dims(fact: &mut Fact, id: ValueId) {
+    let dims = fact.tensor.as_mut().and_then(|tensor| tensor.dims.as_mut());
+    for (axis, dim) in dims.into_iter().flatten().enumerate() {
+        if *dim == Dim::Unknown {
+            *dim = own_symbol(id, axis);
+        }
+    }
+}
+
+/// What the outputs of a node have to do with the rows.
+fn node_flows<'a>(
+    node: &GraphNode,
+    operator: &Operator<'_>,
+    given: &[Option<&RowFlow>],
+    captured: impl Iterator<Item = &'a RowFlow> + Clone,
+    outputs: &[Fact],
+) -> Vec<RowFlow> {
+    let all = || given.iter().copied().flatten().chain(captured.clone());
+    if matches!((operator.domain, operator.op_type), ("", "Shape" | "Size")) {
+        return outputs.iter().map(count_or_same).collect();
+    }
+    let mixed = |mixing: RowMixing| {
+        let (reason, is_certain) = match mixing {
+            RowMixing::Joined(reason) => (reason, true),
+            RowMixing::Unknown(reason) => (reason, false),
+        };
+        let obstacle =
+            RowObstacle { place: node.label(), reason: reason.to_owned(), is_certain };
+        RowFlow::Mixed(Arc::new(obstacle))
+    };
+    if rules::draws_at_random(operator) {
+        return vec![mixed(RowMixing::Unknown("draws at random")); outputs.len()];
+    }
+    if let Some(before) = all().find(|flow| matches!(flow, RowFlow::Mixed(_))) {
+        return vec![before.clone(); outputs.len()];
+    }
+    if all().all(|flow| *flow == RowFlow::Same) {
+        return vec![RowFlow::Same; outputs.len()];
+    }
+    let is_count = |flow: &RowFlow| matches!(flow, RowFlow::Same | RowFlow::Count);
+    if all().all(is_count) {
+        let one = movement::repeated_for_each_row(operator);
+        return outputs.iter().map(|fact| one.clone().unwrap_or(count_or_same(fact))).collect();
+    }
+    if captured.clone().any(|flow| *flow != RowFlow::Same) {
+        return vec![mixed(NO_RULE); outputs.len()];
+    }
+    let view = RowView { operator, flows: given };
+    let rule = |(place, fact): (usize, &Fact)| {
+        rules::output_flow(&view, place, fact).unwrap_or_else(mixed)
+    };
+    outputs.iter().enumerate().map(rule).collect()
+}
+
+/// A value that follows from sizes: the same, where its elements are known not to have to do with
+/// the number of rows.
+fn count_or_same(fact: &Fact) -> RowFlow {
+    let is_free = |element: &Element| match element {
+        Element::Fixed(_) | Element::Real(_) => true,
+        Element::Symbol(name) => name != BATCH_SYMBOL,
+        Element::Unknown => false,
+    };
+    match &fact.elements {
+        Some(elements) if elements.iter().all(is_free) => RowFlow::Same,
+        _ => RowFlow::Count,
+    }
+}
+
+fn output_obstacle(graph: &Graph, flows: &[RowFlow], id: ValueId) -> Option<RowObstacle> {
+    let obstacle = |reason: &str| RowObstacle {
+        place: format!("output \"{}\"", graph.value_name(id)),
+        reason: reason.to_owned(),
+        is_certain: true,
+    };
+    match flows.get(id.index())? {
+        RowFlow::Rows(axis) if axis.is_leading() => None,
+        RowFlow::Rows(_) => Some(obstacle("has its rows in another dimension than the first")),
+        RowFlow::Same => Some(obstacle("is the same for all rows")),
+        RowFlow::Count => Some(obstacle("follows from the number of rows")),
+        RowFlow::Mixed(known) => Some(RowObstacle::clone(known)),
+    }
+}
+
+/// What a rule sees of a node.
+struct RowView<'a> {
+    operator: &'a Operator<'a>,
+    flows: &'a [Option<&'a RowFlow>],
+}
+
+impl RowView<'_> {
+    /// What an input has to do with the rows; the same where it is left out.
+    fn flow(&self, input: usize) -> &RowFlow {
+        self.flows.get(input).copied().flatten().unwrap_or(&RowFlow::Same)
+    }
+
+    /// Where the rows of an input are.
+    fn rows(&self, input: usize) -> Option<&BatchAxis> {
+        match self.flow(input) {
+            RowFlow::Rows(axis) => Some(axis),
+            _ => None,
+        }
+    }
+
+    /// Whether an input is left out or the same for all rows.
+    fn is_same(&self, input: usize) -> bool {
+        *self.flow(input) == RowFlow::Same
+    }
+
+    /// Whether all inputs but these are the same for all rows.
+    fn are_others_same(&self, places: &[usize]) -> bool {
+        (0..self.flows.len()).all(|input| places.contains(&input) || self.is_same(input))
+    }
+
+    fn dims(&self, input: usize) -> Result<&[Dim], RowMixing> {
+        self.operator.input_dims(input).ok_or(UNKNOWN_SHAPE)
+    }
+
+    /// Where the rows of the only input with rows are: `input`, all others being the same.
+    fn only_rows(&self, input: usize) -> Result<&BatchAxis, RowMixing> {
+        match self.rows(input) {
+            Some(axis) if self.are_others_same(&[input]) => Ok(axis),
+            _ => Err(NO_RULE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
