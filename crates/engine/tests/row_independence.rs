@@ -9,9 +9,7 @@ use tessera_core::{DType, Dim, Tensor};
 use tessera_engine::{Engine, LoadOptions, Program, ProgramWeight, Rten};
 use tessera_graph::builder::{GraphBuilder, int_attribute, ints_attribute};
 use tessera_graph::onnx::ModelProto;
-use tessera_graph::{
-    Graph, NoExternalData, Split, infer, onnx, prove_rows, split_into_chain,
-};
+use tessera_graph::{Graph, NoExternalData, Split, infer, onnx, prove_rows, split_into_chain};
 
 /// Rows that are computed together. Other sizes may be the same, by chance.
 const ROWS: usize = 3;
@@ -24,7 +22,8 @@ struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) ^ (self.0 >> 17) & 0xffff
     }
 
@@ -82,8 +81,10 @@ impl Maker {
             3 => {
                 let keeps = self.random.below(2);
                 let name = self.random.pick(&["ReduceMax", "ReduceMean", "ReduceMin"]);
-                let attributes =
-                    [ints_attribute("axes", &[axis as i64]), int_attribute("keepdims", keeps as i64)];
+                let attributes = [
+                    ints_attribute("axes", &[axis as i64]),
+                    int_attribute("keepdims", keeps as i64),
+                ];
                 let mut shape = from.shape.clone();
                 if keeps == 1 {
                     shape[axis] = 1;
@@ -165,8 +166,7 @@ impl Maker {
                 (self.graph.add_node("Concat", &[x, &other.name], attribute), shape)
             }
             18 => {
-                let picked: Vec<i64> =
-                    (0..2).map(|_| self.random.below(size) as i64).collect();
+                let picked: Vec<i64> = (0..2).map(|_| self.random.below(size) as i64).collect();
                 let indices = self.integers(picked);
                 let mut shape = from.shape.clone();
                 shape[axis] = 2;
@@ -270,8 +270,7 @@ fn run(graph: &Graph, rows: &[Vec<f32>], rest: &[usize]) -> Result<(Vec<usize>, 
     let mut session = Rten::new().load_program(&program, &LoadOptions::default()).unwrap();
     let shape: Vec<usize> = std::iter::once(rows.len()).chain(rest.iter().copied()).collect();
     let input = Tensor::from_f32(&shape, &rows.concat()).unwrap();
-    let outputs =
-        session.run_inference(&[input], vec![None]).map_err(|error| error.to_string())?;
+    let outputs = session.run_inference(&[input], vec![None]).map_err(|error| error.to_string())?;
     Ok((outputs[0].shape().to_vec(), outputs[0].to_f64().unwrap()))
 }
 
@@ -328,7 +327,9 @@ fn what_is_proved_independent_is() {
             Some(_) => {}
         }
     }
-    println!("{proved} of {GRAPHS} proved; {differing} of {certain} with a certain obstacle differ");
+    println!(
+        "{proved} of {GRAPHS} proved; {differing} of {certain} with a certain obstacle differ"
+    );
     // The proof is worth something, and so are its obstacles.
     assert!(proved * 5 > GRAPHS, "{proved} of {GRAPHS} were proved");
     assert!(differing * 2 > certain, "{differing} of {certain} differ");

@@ -56,7 +56,12 @@ impl MetricsScraper {
         let Self { url, scraping, .. } = self;
         scraping.await.unwrap_or_else(|error| {
             let reason = error.to_string();
-            ScrapedMetrics { url, first: Err(reason.clone()), between: Vec::new(), last: Err(reason) }
+            ScrapedMetrics {
+                url,
+                first: Err(reason.clone()),
+                between: Vec::new(),
+                last: Err(reason),
+            }
         })
     }
 }

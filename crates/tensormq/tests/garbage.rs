@@ -72,7 +72,11 @@ fn a_hello_that_is_not_welcome_is_told_why() {
         raw.say(&[frame]);
         let answer = raw.hear();
         assert_eq!(answer[6], REFUSED, "{reason}");
-        assert!(contains(&answer, reason.as_bytes()), "{reason}: {}", String::from_utf8_lossy(&answer));
+        assert!(
+            contains(&answer, reason.as_bytes()),
+            "{reason}: {}",
+            String::from_utf8_lossy(&answer)
+        );
     }
     assert_eq!(inbox.sender_count(), 0);
     assert!(inbox.try_receive().is_none());
@@ -150,7 +154,11 @@ fn a_header_that_breaks_the_rules_ends_its_channel_and_both_ends_hear_why() {
         raw.say(&frames);
         let answer = raw.hear();
         assert_eq!(answer[6], REFUSED, "{reason}");
-        assert!(contains(&answer, reason.as_bytes()), "{reason}: {}", String::from_utf8_lossy(&answer));
+        assert!(
+            contains(&answer, reason.as_bytes()),
+            "{reason}: {}",
+            String::from_utf8_lossy(&answer)
+        );
         match inbox.receive(soon()) {
             Some(Received::Lost(peer, error)) => {
                 assert_eq!(peer.endpoint_id, NOISE);

@@ -80,7 +80,11 @@ fn a_packet_that_is_not_understood_is_told_why() {
     ] {
         let answer = ask(to.id(), &packet);
         assert_eq!(answer.get(6), Some(&NOT_OPENED), "{reason}");
-        assert!(contains(&answer, reason.as_bytes()), "{reason}: {}", String::from_utf8_lossy(&answer));
+        assert!(
+            contains(&answer, reason.as_bytes()),
+            "{reason}: {}",
+            String::from_utf8_lossy(&answer)
+        );
     }
     assert_eq!(inbox.sender_count(), 0);
 }

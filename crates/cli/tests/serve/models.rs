@@ -158,3 +158,31 @@ pub(crate) fn slow() -> ModelProto {
     graph.add_typed_output("y", DType::F32, [1, SLOW_WIDTH]);
     graph.build_model()
 }
+
+/// `y = x · w`, times more the higher the highest element of all rows is above 5: for small values
+/// rows have no influence on each other, and for others they have.
+pub(crate) fn gated_by_the_batch() -> ModelProto {
+    let mut graph = GraphBuilder::new("gated");
+    let x = graph.add_input("x", DType::F32, rows_of(WIDTH));
+    let w = square(&mut graph, 1);
+    let product = graph.add_node("MatMul", &[&x, &w], []);
+    let highest = graph.add_named_node("highest", "ReduceMax", &[&x], []);
+    let limit = graph.add_weight("limit", &[1], vec![5.0]);
+    let beyond = graph.add_node("Sub", &[&highest, &limit], []);
+    let gate = graph.add_node("Relu", &[&beyond], []);
+    let more = graph.add_node("Exp", &[&gate], []);
+    graph.add_node_into("gated", "Mul", &[&product, &more], &["y"], []);
+    graph.add_typed_output("y", DType::F32, rows_of(WIDTH));
+    graph.build_model()
+}
+
+/// `y` is each of the elements of `x` with the mean of all taken away: its one open dimension is no
+/// batch.
+pub(crate) fn centred_sound() -> ModelProto {
+    let mut graph = GraphBuilder::new("sound");
+    let x = graph.add_input("x", DType::F32, [Dim::Symbol("samples".to_owned()), Dim::Fixed(1)]);
+    let mean = graph.add_node("ReduceMean", &[&x], [ints_attribute("axes", &[0])]);
+    graph.add_node_into("centred", "Sub", &[&x, &mean], &["y"], []);
+    graph.add_output_of_any_shape("y", DType::F32);
+    graph.build_model()
+}

@@ -64,7 +64,11 @@ impl DispatcherState {
         vec![(number, result)]
     }
 
-    pub(crate) fn degraded_result(&self, number: RequestId, reason: &str) -> Option<InferenceResult> {
+    pub(crate) fn degraded_result(
+        &self,
+        number: RequestId,
+        reason: &str,
+    ) -> Option<InferenceResult> {
         self.requests.get(&number)?.degraded_result(reason)
     }
 

@@ -136,9 +136,10 @@ impl BatchAxis {
         let mut unknown = wanted.iter().enumerate().filter(|(_, size)| size.is_none());
         if let (Some((place, _)), None) = (unknown.next(), unknown.next()) {
             // The elements stay as many, so that one size follows from the others.
-            let others = wanted.iter().flatten().try_fold(SizeProduct::one(), |product, size| {
-                product.times(size)
-            })?;
+            let others = wanted
+                .iter()
+                .flatten()
+                .try_fold(SizeProduct::one(), |product, size| product.times(size))?;
             wanted[place] = product_of(sizes)?.divided_by(&others);
         }
         let before = product_of(sizes.get(..self.axis)?)?.times(&self.outer)?;

@@ -112,9 +112,7 @@ pub fn prove_rows(graph: &Graph, types: &InferredTypes) -> RowProof {
     }
     for &id in graph.inputs() {
         let (fact, flow) = input_flow(graph, types, id, first_name);
-        if let (Some(known), Some(slot)) =
-            (facts.get_mut(id.index()), flows.get_mut(id.index()))
-        {
+        if let (Some(known), Some(slot)) = (facts.get_mut(id.index()), flows.get_mut(id.index())) {
             (*known, *slot) = (fact, flow);
         }
     }
@@ -200,7 +198,7 @@ fn name_unknown_dims(fact: &mut Fact, id: ValueId) {
 fn node_flows<'a>(
     node: &GraphNode,
     operator: &Operator<'_>,
-    given: &[Option<&RowFlow>],
+    given: &[Option<&'a RowFlow>],
     captured: impl Iterator<Item = &'a RowFlow> + Clone,
     outputs: &[Fact],
 ) -> Vec<RowFlow> {
@@ -213,8 +211,7 @@ fn node_flows<'a>(
             RowMixing::Joined(reason) => (reason, true),
             RowMixing::Unknown(reason) => (reason, false),
         };
-        let obstacle =
-            RowObstacle { place: node.label(), reason: reason.to_owned(), is_certain };
+        let obstacle = RowObstacle { place: node.label(), reason: reason.to_owned(), is_certain };
         RowFlow::Mixed(Arc::new(obstacle))
     };
     if rules::draws_at_random(operator) {

@@ -125,7 +125,8 @@ pub(super) fn tile_flow(view: &RowView<'_>) -> RowRule {
 pub(super) fn pad_flow(view: &RowView<'_>) -> RowRule {
     let (rows, rank) = (data_rows(view)?, view.dims(0)?.len());
     let unknown = RowMixing::Unknown("may add rows");
-    let named = view.operator.integers_attribute("pads").or(view.operator.integers_attribute("paddings"));
+    let named =
+        view.operator.integers_attribute("pads").or(view.operator.integers_attribute("paddings"));
     let pads: Vec<i64> = match named {
         Some(pads) => pads.to_vec(),
         None => {

@@ -114,8 +114,15 @@ fn standard_flow(view: &RowView<'_>, place: usize) -> RowRule {
 fn machine_learning_flow(view: &RowView<'_>) -> RowRule {
     match view.operator.op_type {
         "Binarizer" | "CategoryMapper" | "LabelEncoder" => elementwise_flow(view),
-        "Imputer" | "Normalizer" | "Scaler" | "LinearClassifier" | "LinearRegressor"
-        | "SVMClassifier" | "SVMRegressor" | "TreeEnsembleClassifier" | "TreeEnsembleRegressor"
+        "Imputer"
+        | "Normalizer"
+        | "Scaler"
+        | "LinearClassifier"
+        | "LinearRegressor"
+        | "SVMClassifier"
+        | "SVMRegressor"
+        | "TreeEnsembleClassifier"
+        | "TreeEnsembleRegressor"
         | "TreeEnsemble" => selection::table_flow(view),
         "ArrayFeatureExtractor" => last_axes_flow(view, 1),
         _ => Err(NO_RULE),

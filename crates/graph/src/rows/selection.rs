@@ -31,9 +31,7 @@ pub(super) fn gather_flow(view: &RowView<'_>) -> RowRule {
     let axis = resolve_axis(view.operator.integer_attribute("axis", 0), data);
     let axis = axis.ok_or(UNKNOWN_SHAPE)?;
     match (view.flow(0), view.flow(1)) {
-        (RowFlow::Same, RowFlow::Rows(rows)) => {
-            Ok(RowFlow::Rows(rows.moved_to(axis + rows.axis)))
-        }
+        (RowFlow::Same, RowFlow::Rows(rows)) => Ok(RowFlow::Rows(rows.moved_to(axis + rows.axis))),
         (RowFlow::Rows(rows), RowFlow::Same) => {
             if rows.axis == axis {
                 return Err(PICKS_ROWS);

@@ -253,7 +253,11 @@ mod tests {
                 progress: progress.clone(),
             },
             ControlFrame::Refused { kind: ErrorKind::Lost, progress: None, reason: reason.clone() },
-            ControlFrame::Refused { kind: ErrorKind::Lost, progress: Some(progress.clone()), reason },
+            ControlFrame::Refused {
+                kind: ErrorKind::Lost,
+                progress: Some(progress.clone()),
+                reason,
+            },
             ControlFrame::Heartbeat,
             ControlFrame::Over,
             ControlFrame::Progress(progress),

@@ -152,7 +152,9 @@ impl ZeroMqOutgoing {
             arm_alarm(&channel.alarm);
             match &lock(&channel.state).status {
                 ConnectionStatus::Connected => break,
-                ConnectionStatus::Lost(kind, reason) => return Err(Error::new(*kind, reason.clone())),
+                ConnectionStatus::Lost(kind, reason) => {
+                    return Err(Error::new(*kind, reason.clone()));
+                }
                 ConnectionStatus::Connecting(_) => {}
             }
             if !channel.notifier.sleep_until_notified(wait) {
