@@ -65,6 +65,7 @@ impl ElementTarget {
             "Concat" => self.concat_elements(operator),
             "Gather" => self.gather_elements(operator),
             "Slice" => self.slice_elements(operator),
+            "Transpose" => self.transpose_elements(operator),
             "Split" => {
                 let elements = operator.input_elements(0).filter(|_| self.rank == 1)?;
                 let end = self.offset.checked_add(self.count)?;
@@ -151,18 +152,52 @@ impl ElementTarget {
     }
 
     fn slice_elements(&self, operator: &Operator<'_>) -> Option<Vec<Element>> {
-        let elements = operator.input_elements(0).filter(|_| self.rank == 1)?;
-        let cuts = indexing::axis_slices(operator, 1)?;
-        let [cut] = cuts.as_slice() else {
-            return None;
-        };
-        let (mut position, count) = cut.start_and_count(elements.len())?;
-        let mut taken = Vec::with_capacity(self.count);
-        for _ in 0..count.min(MOST_ELEMENTS) {
-            taken.push(elements.get(usize::try_from(position).ok()?)?.clone());
-            position = position.checked_add(cut.step.as_integer()?.into())?;
+        let elements = operator.input_elements(0)?;
+        let sizes = fixed_sizes(operator)?;
+        let cuts = indexing::axis_slices(operator, sizes.len())?;
+        // The places that are taken, axis by axis.
+        let mut places = vec![0];
+        for (axis, &size) in sizes.iter().enumerate() {
+            let (start, count, step) = match cuts.iter().find(|cut| cut.axis == axis) {
+                Some(cut) => {
+                    let (start, count) = cut.start_and_count(size)?;
+                    (start, count, cut.step.as_integer()?)
+                }
+                None => (0, size, 1),
+            };
+            let mut next = Vec::new();
+            for place in places {
+                let mut position = start;
+                for _ in 0..count.min(MOST_ELEMENTS) {
+                    next.push(usize::try_from(position).ok()?.checked_add(place * size)?);
+                    position = position.checked_add(step.into())?;
+                }
+            }
+            places = next;
         }
-        Some(taken)
+        places.into_iter().map(|place| elements.get(place).cloned()).collect()
+    }
+
+    fn transpose_elements(&self, operator: &Operator<'_>) -> Option<Vec<Element>> {
+        let elements = operator.input_elements(0)?;
+        let sizes = fixed_sizes(operator)?;
+        let order: Vec<usize> = match operator.integers_attribute("perm") {
+            None => (0..sizes.len()).rev().collect(),
+            Some(order) => {
+                order.iter().map(|&axis| resolve_axis(axis, sizes.len())).collect::<Option<_>>()?
+            }
+        };
+        let strides: Vec<usize> =
+            (0..sizes.len()).map(|axis| sizes[axis + 1..].iter().product()).collect();
+        let mut places = vec![0];
+        for axis in order {
+            let (size, stride) = (*sizes.get(axis)?, *strides.get(axis)?);
+            places = places
+                .iter()
+                .flat_map(|place| (0..size).map(move |index| place + index * stride))
+                .collect();
+        }
+        places.into_iter().map(|place| elements.get(place).cloned()).collect()
     }
 
     fn range_elements(&self, operator: &Operator<'_>) -> Option<Vec<Element>> {
@@ -320,6 +355,11 @@ fn compare_elements(name: &str, a: &Element, b: &Element) -> Option<bool> {
         "GreaterOrEqual" => Some(order.is_ge()),
         _ => None,
     }
+}
+
+/// The sizes of the first input, where all are fixed.
+fn fixed_sizes(operator: &Operator<'_>) -> Option<Vec<usize>> {
+    operator.input_dims(0)?.iter().map(Dim::fixed_size).collect()
 }
 
 fn truth_element(value: Option<bool>) -> Element {

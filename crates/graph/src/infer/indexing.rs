@@ -22,7 +22,7 @@ pub(crate) fn shape_range<'d>(operator: &Operator<'_>, dims: &'d [Dim]) -> Optio
 /// What `Slice` does to one axis.
 #[derive(Debug)]
 pub(crate) struct AxisSlice {
-    axis: usize,
+    pub(crate) axis: usize,
     start: Element,
     end: Element,
     /// Elements from one that is taken to the next; negative for backwards.

@@ -5,7 +5,13 @@ use tessera_core::Dim;
 use crate::infer::Element;
 
 /// The name of the number of rows.
-pub(super) const BATCH_SYMBOL: &str = "rows of the batch";
+pub(super) const BATCH_SYMBOL: &str = "batch";
+
+/// How names of sizes begin that may follow from the rows.
+pub(super) const DEPENDENT: &str = "rows";
+
+/// How names of products begin, of which the number of rows is a factor.
+const PRODUCT: &str = "rows ";
 
 /// A product of sizes: a fixed factor, and factors that have names, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,12 +28,50 @@ impl SizeProduct {
     fn of_dim(dim: &Dim) -> Option<Self> {
         match dim {
             Dim::Fixed(size) => Some(Self { fixed: *size, symbols: Vec::new() }),
-            Dim::Symbol(name) => Some(Self { fixed: 1, symbols: vec![name.clone()] }),
+            Dim::Symbol(name) => Some(Self::of_name(name)),
             Dim::Unknown => None,
         }
     }
 
-    fn times(&self, other: &Self) -> Option<Self> {
+    /// The size of this name: names of products are those that [`Self::name`] gives.
+    fn of_name(name: &str) -> Self {
+        let product = || {
+            let mut factors = name.strip_prefix(PRODUCT)?.split('*');
+            let fixed = factors.next()?.parse().ok()?;
+            Some(Self { fixed, symbols: factors.map(str::to_owned).collect() })
+        };
+        product().unwrap_or_else(|| Self { fixed: 1, symbols: vec![name.to_owned()] })
+    }
+
+    /// A name for the size, the same for the same product.
+    fn name(&self) -> String {
+        match (self.fixed, self.symbols.as_slice()) {
+            (1, [symbol]) => symbol.clone(),
+            (fixed, symbols) => format!("{PRODUCT}{fixed}*{}", symbols.join("*")),
+        }
+    }
+
+    pub(super) fn of_size(size: usize) -> Self {
+        Self { fixed: size, symbols: Vec::new() }
+    }
+
+    /// The size that an element says, where it is one.
+    pub(super) fn of_element(element: &Element) -> Option<Self> {
+        Self::of_dim(&element.to_dim()).filter(|size| size.fixed > 0 && !size.has_batch())
+    }
+
+    /// The size, where it is fixed.
+    pub(super) fn as_fixed(&self) -> Option<usize> {
+        self.symbols.is_empty().then_some(self.fixed)
+    }
+
+    /// Whether it is never more than the other.
+    pub(super) fn is_at_most(&self, other: &Self) -> bool {
+        self == other
+            || self.as_fixed().zip(other.as_fixed()).is_some_and(|(this, other)| this <= other)
+    }
+
+    pub(super) fn times(&self, other: &Self) -> Option<Self> {
         let fixed = self.fixed.checked_mul(other.fixed)?;
         let mut symbols = self.symbols.clone();
         symbols.extend(other.symbols.iter().cloned());
@@ -84,6 +128,21 @@ impl BatchAxis {
     /// Whether both have the rows in the same order within their dimension.
     pub(super) fn is_alike(&self, other: &Self) -> bool {
         self.outer == other.outer && self.inner == other.inner
+    }
+
+    /// Whether each row has so many entries, one row after the other.
+    pub(super) fn is_row_of(&self, entries: &SizeProduct) -> bool {
+        self.outer == SizeProduct::one() && self.inner == *entries
+    }
+
+    /// Whether there is one entry for each row.
+    pub(super) fn is_plain(&self) -> bool {
+        self.is_row_of(&SizeProduct::one())
+    }
+
+    /// The dimension of this size, by its name.
+    pub(super) fn dim(&self) -> Option<Dim> {
+        self.size().map(|size| Dim::Symbol(size.name()))
     }
 
     /// The size of the dimension.

@@ -13,6 +13,7 @@
 mod batch_axis;
 mod matrix;
 mod movement;
+mod numbering;
 mod pointwise;
 mod rules;
 mod selection;
@@ -23,9 +24,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tessera_core::{Dim, TensorType};
 
-use crate::infer::{Element, Fact, InferredTypes, Operator, infer_output_facts, scope_of};
+use crate::infer::{
+    Element, Fact, InferredTypes, Operator, infer_output_facts, is_control_flow, scope_of,
+};
 use crate::model::{Graph, GraphNode, ValueId};
-use batch_axis::{BATCH_SYMBOL, BatchAxis};
+use batch_axis::{BATCH_SYMBOL, BatchAxis, DEPENDENT, SizeProduct};
+use numbering::{RowNumbers, RowTuples};
 
 /// Why rows are not known to be independent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +58,10 @@ enum RowFlow {
     Count,
     /// It has a part for each row, which follows from that row alone.
     Rows(BatchAxis),
+    /// Numbers of rows, to look up what is in them.
+    Numbers(RowNumbers),
+    /// Tuples with numbers of rows, to look up what is in them.
+    Tuples(RowTuples),
     /// None of these, or it is not known.
     Mixed(Arc<RowObstacle>),
 }
@@ -105,9 +113,10 @@ pub fn prove_rows(graph: &Graph, types: &InferredTypes) -> RowProof {
     let mut facts = vec![Fact::default(); graph.value_count()];
     let mut flows = vec![RowFlow::Same; graph.value_count()];
     let first_name = graph.inputs().first().and_then(|&id| first_dim_name(types, id));
+    let mut ends: Vec<Option<SizeProduct>> = vec![None; graph.value_count()];
     for (id, weight) in graph.weights() {
-        if let Some(slot) = facts.get_mut(id.index()) {
-            *slot = Fact::of_weight(weight);
+        if let (Some(fact), Some(end)) = (facts.get_mut(id.index()), ends.get_mut(id.index())) {
+            (*fact, *end) = (Fact::of_weight(weight), numbering::end_of_weight(weight));
         }
     }
     for &id in graph.inputs() {
@@ -120,15 +129,30 @@ pub fn prove_rows(graph: &Graph, types: &InferredTypes) -> RowProof {
         let scope = scope_of(graph, node, &facts);
         let operator = Operator::of_node(node, &facts, &scope);
         let mut outputs = infer_output_facts(&operator);
+        if is_control_flow(&operator) {
+            outputs.iter_mut().for_each(forget_names);
+        }
         let given = node.inputs.iter().map(|id| id.and_then(|id| flows.get(id.index())));
         let given: Vec<Option<&RowFlow>> = given.collect();
         let captured = node.captures.iter().filter_map(|id| flows.get(id.index()));
-        let found = node_flows(node, &operator, &given, captured, &outputs);
+        let given_ends =
+            node.inputs.iter().map(|id| id.and_then(|id| ends.get(id.index())?.as_ref()));
+        let given_ends: Vec<Option<&SizeProduct>> = given_ends.collect();
+        let view = RowView { operator: &operator, flows: &given, ends: &given_ends };
+        let found = node_flows(node, &view, captured, &outputs);
+        let end = outputs.first().and_then(|fact| numbering::end_of_output(&view, fact));
+        if let Some(&Some(first)) = node.outputs.first()
+            && let Some(slot) = ends.get_mut(first.index())
+        {
+            *slot = end;
+        }
         for (place, id) in node.outputs.iter().enumerate() {
             let (Some(id), Some(fact)) = (*id, outputs.get_mut(place)) else { continue };
-            name_unknown_dims(fact, id);
-            if let (Some(known), Some(slot), Some(flow)) =
-                (facts.get_mut(id.index()), flows.get_mut(id.index()), found.get(place))
+            let Some(flow) = found.get(place) else { continue };
+            name_batch_dim(fact, flow);
+            name_unknown_dims(fact, flow, id);
+            if let (Some(known), Some(slot)) =
+                (facts.get_mut(id.index()), flows.get_mut(id.index()))
             {
                 (*known, *slot) = (std::mem::take(fact), flow.clone());
             }
@@ -185,11 +209,42 @@ fn own_symbol(id: ValueId, axis: usize) -> Dim {
     Dim::Symbol(format!("{}.{axis}", id.index()))
 }
 
-fn name_unknown_dims(fact: &mut Fact, id: ValueId) {
+/// The same for a size that may follow from the number of rows, or from what is in them.
+fn own_dependent_symbol(id: ValueId, axis: usize) -> Dim {
+    Dim::Symbol(format!("{DEPENDENT}?{}.{axis}", id.index()))
+}
+
+/// The size of the dimension with the rows is known.
+fn name_batch_dim(fact: &mut Fact, flow: &RowFlow) {
+    let RowFlow::Rows(rows) = flow else { return };
+    let dims = fact.tensor.as_mut().and_then(|tensor| tensor.dims.as_mut());
+    if let (Some(dim), Some(known)) = (dims.and_then(|dims| dims.get_mut(rows.axis)), rows.dim()) {
+        *dim = known;
+    }
+}
+
+fn name_unknown_dims(fact: &mut Fact, flow: &RowFlow, id: ValueId) {
+    let is_dependent = |axis: usize| match flow {
+        RowFlow::Same => false,
+        RowFlow::Rows(rows) => rows.axis == axis,
+        _ => true,
+    };
     let dims = fact.tensor.as_mut().and_then(|tensor| tensor.dims.as_mut());
     for (axis, dim) in dims.into_iter().flatten().enumerate() {
         if *dim == Dim::Unknown {
-            *dim = own_symbol(id, axis);
+            let name = if is_dependent(axis) { own_dependent_symbol } else { own_symbol };
+            *dim = name(id, axis);
+        }
+    }
+}
+
+/// Forgets names of sizes, which bodies have from what the file declares.
+fn forget_names(fact: &mut Fact) {
+    fact.elements = None;
+    let dims = fact.tensor.as_mut().and_then(|tensor| tensor.dims.as_mut());
+    for dim in dims.into_iter().flatten() {
+        if let Dim::Symbol(_) = dim {
+            *dim = Dim::Unknown;
         }
     }
 }
@@ -197,12 +252,12 @@ fn name_unknown_dims(fact: &mut Fact, id: ValueId) {
 /// What the outputs of a node have to do with the rows.
 fn node_flows<'a>(
     node: &GraphNode,
-    operator: &Operator<'_>,
-    given: &[Option<&'a RowFlow>],
+    view: &RowView<'a>,
     captured: impl Iterator<Item = &'a RowFlow> + Clone,
     outputs: &[Fact],
 ) -> Vec<RowFlow> {
-    let all = || given.iter().copied().flatten().chain(captured.clone());
+    let operator = view.operator;
+    let all = || view.flows.iter().copied().flatten().chain(captured.clone());
     if matches!((operator.domain, operator.op_type), ("", "Shape" | "Size")) {
         return outputs.iter().map(count_or_same).collect();
     }
@@ -225,16 +280,15 @@ fn node_flows<'a>(
     }
     let is_count = |flow: &RowFlow| matches!(flow, RowFlow::Same | RowFlow::Count);
     if all().all(is_count) {
-        let one = movement::repeated_for_each_row(operator);
+        let one = movement::repeated_for_each_row(operator)
+            .or_else(|| numbering::all_row_numbers(operator));
         return outputs.iter().map(|fact| one.clone().unwrap_or(count_or_same(fact))).collect();
     }
     if captured.clone().any(|flow| *flow != RowFlow::Same) {
         return vec![mixed(NO_RULE); outputs.len()];
     }
-    let view = RowView { operator, flows: given };
-    let rule = |(place, fact): (usize, &Fact)| {
-        rules::output_flow(&view, place, fact).unwrap_or_else(mixed)
-    };
+    let rule =
+        |(place, fact): (usize, &Fact)| rules::output_flow(view, place, fact).unwrap_or_else(mixed);
     outputs.iter().enumerate().map(rule).collect()
 }
 
@@ -243,7 +297,7 @@ fn node_flows<'a>(
 fn count_or_same(fact: &Fact) -> RowFlow {
     let is_free = |element: &Element| match element {
         Element::Fixed(_) | Element::Real(_) => true,
-        Element::Symbol(name) => name != BATCH_SYMBOL,
+        Element::Symbol(name) => name != BATCH_SYMBOL && !name.starts_with(DEPENDENT),
         Element::Unknown => false,
     };
     match &fact.elements {
@@ -262,7 +316,9 @@ fn output_obstacle(graph: &Graph, flows: &[RowFlow], id: ValueId) -> Option<RowO
         RowFlow::Rows(axis) if axis.is_leading() => None,
         RowFlow::Rows(_) => Some(obstacle("has its rows in another dimension than the first")),
         RowFlow::Same => Some(obstacle("is the same for all rows")),
-        RowFlow::Count => Some(obstacle("follows from the number of rows")),
+        RowFlow::Count | RowFlow::Numbers(_) | RowFlow::Tuples(_) => {
+            Some(obstacle("follows from the number of rows"))
+        }
         RowFlow::Mixed(known) => Some(RowObstacle::clone(known)),
     }
 }
@@ -271,12 +327,25 @@ fn output_obstacle(graph: &Graph, flows: &[RowFlow], id: ValueId) -> Option<RowO
 struct RowView<'a> {
     operator: &'a Operator<'a>,
     flows: &'a [Option<&'a RowFlow>],
+    /// Below which size the elements of an input are known to be, from 0 on.
+    ends: &'a [Option<&'a SizeProduct>],
 }
 
 impl RowView<'_> {
     /// What an input has to do with the rows; the same where it is left out.
     fn flow(&self, input: usize) -> &RowFlow {
         self.flows.get(input).copied().flatten().unwrap_or(&RowFlow::Same)
+    }
+
+    /// Below which size the elements of an input are, where it is the same for all rows.
+    fn end(&self, input: usize) -> Option<&SizeProduct> {
+        self.ends.get(input).copied().flatten()
+    }
+
+    /// Whether something or its place is made of numbers of rows.
+    fn has_numbers(&self) -> bool {
+        let is_number = |flow: &&RowFlow| matches!(flow, RowFlow::Numbers(_) | RowFlow::Tuples(_));
+        self.flows.iter().flatten().any(is_number)
     }
 
     /// Where the rows of an input are.

@@ -39,7 +39,7 @@ pub(super) fn broadcast_flow(view: &RowView<'_>, places: &[usize]) -> RowRule {
                     Some(_) => return Err(UNKNOWN_SHAPE),
                 }
             }
-            RowFlow::Count | RowFlow::Mixed(_) => {
+            _ => {
                 return Err(RowMixing::Joined("computes with the number of rows"));
             }
         }

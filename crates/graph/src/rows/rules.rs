@@ -7,7 +7,7 @@ use super::pointwise::{
     fixed_axis_flow, from_axis_flow, last_axes_flow, quantize_flow, reduce_flow, softmax_flow,
 };
 use super::{NO_RULE, RowFlow, RowMixing, RowRule, RowView};
-use super::{matrix, movement, selection};
+use super::{matrix, movement, numbering, selection};
 use crate::infer::{Fact, Operator, is_broadcast_arithmetic, is_comparison};
 
 /// Whether an operator gives something else each time.
@@ -28,6 +28,10 @@ pub(super) fn draws_at_random(operator: &Operator<'_>) -> bool {
 pub(super) fn output_flow(view: &RowView<'_>, place: usize, fact: &Fact) -> RowRule {
     if fact.non_tensor {
         return Err(NO_RULE);
+    }
+    let is_look_up = matches!(view.operator.op_type, "Gather" | "GatherND");
+    if view.has_numbers() && !is_look_up {
+        return numbering::numbers_flow(view);
     }
     match view.operator.domain {
         "" => standard_flow(view, place),

@@ -4,6 +4,7 @@ use tessera_core::Dim;
 
 use super::batch_axis::BATCH_SYMBOL;
 use super::movement::data_rows;
+use super::numbering::{gather_own_flow, gather_own_tuples_flow};
 use super::{NO_RULE, RowFlow, RowMixing, RowRule, RowView, UNKNOWN_SHAPE};
 use crate::infer::{Element, resolve_axis};
 
@@ -39,6 +40,9 @@ pub(super) fn gather_flow(view: &RowView<'_>) -> RowRule {
             let moved = if rows.axis < axis { rows.axis } else { rows.axis - 1 + indices };
             Ok(RowFlow::Rows(rows.moved_to(moved)))
         }
+        (RowFlow::Rows(rows), RowFlow::Numbers(numbers)) => {
+            gather_own_flow(view, rows, numbers, axis)
+        }
         _ => Err(RowMixing::Joined("looks rows up by what is in rows")),
     }
 }
@@ -65,6 +69,9 @@ pub(super) fn gather_nd_flow(view: &RowView<'_>) -> RowRule {
             if data == indices && usize::try_from(batch_dims).is_ok_and(|n| data.axis < n) =>
         {
             Ok(RowFlow::Rows(data.clone()))
+        }
+        (RowFlow::Rows(data), RowFlow::Tuples(tuples)) if batch_dims == 0 => {
+            gather_own_tuples_flow(data, tuples)
         }
         (RowFlow::Same, RowFlow::Rows(indices))
             if batch_dims == 0 && indices.axis + 1 < view.dims(1)?.len() =>

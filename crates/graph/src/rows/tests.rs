@@ -266,3 +266,64 @@ fn names_of_dimensions_are_not_believed() {
     let graph = graph_of(builder);
     assert!(prove_rows(&graph, &types_of(&graph)).obstacle().is_some());
 }
+
+#[test]
+fn a_row_may_look_up_its_own_elements_by_its_number() {
+    // As exporters write a mask: row number times length plus place, into all rows in one.
+    let look_up = |graph: &mut GraphBuilder, x: &str, stride: i64, places: Vec<i64>| {
+        let shape = graph.add_node("Shape", &[x], []);
+        let zero = graph.add_i64_weight("zero", &[], vec![0]);
+        let rows = graph.add_node("Gather", &[&shape, &zero], []);
+        let one = graph.add_i64_weight("one", &[], vec![1]);
+        let numbers = graph.add_node("Range", &[&zero, &rows, &one], []);
+        let axes = graph.add_i64_weight("axes", &[1], vec![1]);
+        let numbers = graph.add_node("Unsqueeze", &[&numbers, &axes], []);
+        let stride = graph.add_i64_weight("stride", &[], vec![stride]);
+        let starts = graph.add_node("Mul", &[&numbers, &stride], []);
+        let places = graph.add_i64_weight("places", &[1, places.len()], places);
+        let indices = graph.add_node("Add", &[&starts, &places], []);
+        let flat = graph.add_i64_weight("flat", &[1], vec![-1]);
+        let flat = graph.add_node("Reshape", &[x, &flat], []);
+        graph.add_node("Gather", &[&flat, &indices], [])
+    };
+    assert_independent(&[6], |graph, x| look_up(graph, x, 6, vec![0, 5, 2]));
+    // One place too far is the next row.
+    let across = "may be in other rows";
+    assert_obstacle(&[6], across, |graph, x| look_up(graph, x, 6, vec![0, 6]));
+    assert_obstacle(&[6], across, |graph, x| look_up(graph, x, 6, vec![-1, 0]));
+    assert_obstacle(&[6], across, |graph, x| look_up(graph, x, 5, vec![0, 4]));
+    assert_obstacle(&[6], "numbers of rows", |graph, x| {
+        let found = look_up(graph, x, 6, vec![0]);
+        let shape = graph.add_node("Shape", &[x], []);
+        let [zero, one] = [0, 1].map(|number| graph.add_i64_weight("n", &[], vec![number]));
+        let rows = graph.add_node("Gather", &[&shape, &zero], []);
+        let numbers = graph.add_node("Range", &[&zero, &rows, &one], []);
+        let numbers = graph.add_node("Cast", &[&numbers], [int_attribute("to", 1)]);
+        let axes = graph.add_i64_weight("axes", &[1], vec![1]);
+        let numbers = graph.add_node("Unsqueeze", &[&numbers, &axes], []);
+        graph.add_node("Add", &[&found, &numbers], [])
+    });
+}
+
+#[test]
+fn sizes_that_follow_from_the_rows_are_not_the_same_for_all() {
+    let size_of = |graph: &mut GraphBuilder, value: &str, axis: i64| {
+        let shape = graph.add_node("Shape", &[value], []);
+        let axis = graph.add_i64_weight("axis", &[], vec![axis]);
+        let size = graph.add_node("Gather", &[&shape, &axis], []);
+        graph.add_node("Cast", &[&size], [int_attribute("to", 1)])
+    };
+    // Of rows that are joined with something.
+    assert_obstacle(&[6], "number of rows", |graph, x| {
+        let halves = graph.add_i64_weight("halves", &[2], vec![-1, 3]);
+        let halves = graph.add_node("Reshape", &[x, &halves], []);
+        let size = size_of(graph, &halves, 0);
+        graph.add_node("Div", &[x, &size], [])
+    });
+    // Of what all rows together have.
+    assert_obstacle(&[6], "number of rows", |graph, x| {
+        let places = graph.add_node("NonZero", &[x], []);
+        let size = size_of(graph, &places, 1);
+        graph.add_node("Div", &[x, &size], [])
+    });
+}
