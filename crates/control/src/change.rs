@@ -50,7 +50,7 @@ impl Changed {
 
 /// Tasks that want their requests put together where rows are not known to be independent: a request
 /// would get another answer than alone.
-pub(crate) fn batching_warnings(tasks: &[PlannedTask]) -> Vec<String> {
+pub(crate) fn batching_warnings<'a>(tasks: impl Iterator<Item = &'a PlannedTask>) -> Vec<String> {
     let wants = |task: &&PlannedTask| {
         matches!(task.settings.batching, BatchingChoice::On(_)) && !task.graph.is_row_wise()
     };
@@ -62,5 +62,5 @@ pub(crate) fn batching_warnings(tasks: &[PlannedTask]) -> Vec<String> {
         let name = &task.name;
         format!("task \"{name}\": batching: not all of it puts requests together: {reason}")
     };
-    tasks.iter().filter(wants).map(warning).collect()
+    tasks.filter(wants).map(warning).collect()
 }

@@ -288,8 +288,9 @@ impl ManagerInner {
             }
             return Err(error);
         }
-        let warnings = batching_warnings(&after.planned_tasks());
-        for warning in &warnings {
+        let known = batching_warnings(before.planned.values());
+        let warnings = batching_warnings(after.planned.values());
+        for warning in warnings.iter().filter(|warning| !known.contains(warning)) {
             tracing::warn!("{warning}");
         }
         let (unused, versions) = (after.stored.system.unused_blocks(), after.task_versions());

@@ -3,16 +3,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use std::collections::BTreeMap;
+mod common;
+
 use std::time::{Duration, Instant};
 
 use tessera_core::{DType, Device, Tensor};
-use tessera_engine::{
-    CudaEngineSession, Engine, LoadOptions, OnnxRuntime, Program, ProgramWeight, to_host,
-};
+use tessera_engine::{CudaEngineSession, Engine, LoadOptions, OnnxRuntime, to_host};
 use tessera_graph::builder::{self, GraphBuilder};
 use tessera_graph::onnx::ModelProto;
-use tessera_graph::{NoExternalData, Split, infer, onnx, split_into_chain};
+use tessera_graph::{NoExternalData, onnx};
+
+use common::program_of;
 
 /// How long it may take until a run is replayed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,19 +31,7 @@ fn engine() -> Option<OnnxRuntime> {
 
 fn load(engine: &OnnxRuntime, model: ModelProto) -> Box<dyn CudaEngineSession> {
     let graph = onnx::read::from_proto(model, &mut NoExternalData).unwrap();
-    let types = infer::infer_types(&graph, &BTreeMap::new()).unwrap();
-    let partition = split_into_chain(&graph, &types, &Split::Blocks(1), &[]).unwrap();
-    let block = partition.blocks.values().next().unwrap().clone();
-    let weights = block.weights().iter().map(|weight| ProgramWeight {
-        tensor: Tensor::from_bytes(
-            weight.dtype,
-            &weight.shape,
-            partition.weights[&weight.hash].clone(),
-        )
-        .unwrap(),
-        mapping: None,
-    });
-    let program = Program::new(block.clone(), weights.collect()).unwrap();
+    let program = program_of(&graph);
     engine.load_cuda_program(&program, &OPTIONS()).unwrap()
 }
 

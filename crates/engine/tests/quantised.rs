@@ -3,15 +3,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use std::collections::BTreeMap;
+mod common;
+
 use std::num::NonZeroUsize;
 
 use prost::Message;
 use tessera_core::{DType, Dim, Tensor};
-use tessera_engine::{Engine, LoadOptions, OnnxRuntime, Program, ProgramWeight};
+use tessera_engine::{Engine, LoadOptions, OnnxRuntime};
 use tessera_graph::builder::{GraphBuilder, int_attribute, ints_attribute};
 use tessera_graph::onnx::ModelProto;
-use tessera_graph::{NoExternalData, Split, infer, onnx, split_into_chain};
+use tessera_graph::{NoExternalData, onnx};
+
+use common::program_of;
 
 const CHANNELS: usize = 16;
 
@@ -65,15 +68,7 @@ fn a_block_is_what_the_uncut_file_is() {
     std::fs::write(&file, model().encode_to_vec()).unwrap();
     let graph = onnx::read::from_proto(model(), &mut NoExternalData).unwrap();
     let output = graph.value_name(graph.outputs()[0]).to_owned();
-    let types = infer::infer_types(&graph, &BTreeMap::new()).unwrap();
-    let cut = split_into_chain(&graph, &types, &Split::Blocks(1), &[]).unwrap();
-    let block = cut.blocks.values().next().unwrap().clone();
-    let weights = block.weights().iter().map(|weight| {
-        let bytes = cut.weights[&weight.hash].clone();
-        let tensor = Tensor::from_bytes(weight.dtype, &weight.shape, bytes).unwrap();
-        ProgramWeight { tensor, mapping: None }
-    });
-    let program = Program::new(block.clone(), weights.collect()).unwrap();
+    let program = program_of(&graph);
     let input: Vec<f32> =
         (0..2 * 16 * 64).map(|index| ((index * 31 % 199) as f32 - 99.0) / 50.0).collect();
     let input = Tensor::from_f32(&[2, 16, 8, 8], &input).unwrap();

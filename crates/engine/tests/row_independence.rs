@@ -3,13 +3,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod common;
+
 use std::collections::BTreeMap;
 
 use tessera_core::{DType, Dim, Tensor};
-use tessera_engine::{Engine, LoadOptions, Program, ProgramWeight, Rten};
+use tessera_engine::{Engine, LoadOptions, Rten};
 use tessera_graph::builder::{GraphBuilder, int_attribute, ints_attribute};
 use tessera_graph::onnx::ModelProto;
-use tessera_graph::{Graph, NoExternalData, Split, infer, onnx, prove_rows, split_into_chain};
+use tessera_graph::{Graph, NoExternalData, infer, onnx, prove_rows};
+
+use common::program_of;
 
 /// Rows that are computed together. Other sizes may be the same, by chance.
 const ROWS: usize = 3;
@@ -185,7 +189,7 @@ impl Maker {
         self.values.push(Made { name, shape });
     }
 
-    /// Other dimensions for the same elements, as `Reshape` is told them.
+    /// Other dimensions for the same elements, as `Reshape` takes them.
     fn other_shape(&mut self, shape: &[usize]) -> Option<(Vec<i64>, Vec<usize>)> {
         let mut shape = shape.to_vec();
         for _ in 0..=self.random.below(2) {
@@ -258,15 +262,7 @@ fn read(model: ModelProto) -> Graph {
 
 /// What the graph gives for these rows.
 fn run(graph: &Graph, rows: &[Vec<f32>], rest: &[usize]) -> Result<(Vec<usize>, Vec<f64>), String> {
-    let types = infer::infer_types(graph, &BTreeMap::new()).unwrap();
-    let cut = split_into_chain(graph, &types, &Split::Blocks(1), &[]).unwrap();
-    let block = cut.blocks.values().next().unwrap().clone();
-    let weights = block.weights().iter().map(|weight| {
-        let bytes = cut.weights[&weight.hash].clone();
-        let tensor = Tensor::from_bytes(weight.dtype, &weight.shape, bytes).unwrap();
-        ProgramWeight { tensor, mapping: None }
-    });
-    let program = Program::new(block.clone(), weights.collect()).unwrap();
+    let program = program_of(graph);
     let mut session = Rten::new().load_program(&program, &LoadOptions::default()).unwrap();
     let shape: Vec<usize> = std::iter::once(rows.len()).chain(rest.iter().copied()).collect();
     let input = Tensor::from_f32(&shape, &rows.concat()).unwrap();

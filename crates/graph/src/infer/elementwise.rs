@@ -5,8 +5,8 @@ use tessera_core::Dim;
 use super::fact::Dims;
 use super::operator::Operator;
 
-/// Whether an operator's first output has the dtype and the dimensions of its first input.
-pub(crate) fn is_type_preserving(name: &str) -> bool {
+/// Whether an operator goes element by element over its first input, and keeps its dtype.
+pub(crate) fn is_elementwise(name: &str) -> bool {
     matches!(
         name,
         "Abs"
@@ -16,64 +16,72 @@ pub(crate) fn is_type_preserving(name: &str) -> bool {
             | "Asinh"
             | "Atan"
             | "Atanh"
-            | "BatchNormalization"
             | "BitwiseNot"
             | "Ceil"
             | "Celu"
             | "Clip"
             | "Cos"
             | "Cosh"
-            | "CumProd"
-            | "CumSum"
-            | "Dropout"
             | "Elu"
             | "Erf"
             | "Exp"
             | "Floor"
             | "Gelu"
-            | "GroupNormalization"
             | "HardSigmoid"
             | "HardSwish"
-            | "Hardmax"
             | "Identity"
-            | "InstanceNormalization"
-            | "LRN"
-            | "LayerNormalization"
             | "LeakyRelu"
             | "Log"
-            | "LogSoftmax"
-            | "LpNormalization"
-            | "MeanVarianceNormalization"
             | "Mish"
             | "Neg"
-            | "PRelu"
-            | "RMSNormalization"
             | "Reciprocal"
             | "Relu"
-            | "ReverseSequence"
-            | "RotaryEmbedding"
             | "Round"
-            | "Scatter"
-            | "ScatterElements"
-            | "ScatterND"
             | "Selu"
             | "Shrink"
             | "Sigmoid"
             | "Sign"
-            | "SimplifiedLayerNormalization"
             | "Sin"
             | "Sinh"
-            | "Softmax"
             | "Softplus"
             | "Softsign"
             | "Sqrt"
             | "Swish"
             | "Tan"
             | "Tanh"
-            | "TensorScatter"
             | "ThresholdedRelu"
-            | "Trilu"
     )
+}
+
+/// Whether an operator's first output has the dtype and the dimensions of its first input.
+pub(crate) fn is_type_preserving(name: &str) -> bool {
+    is_elementwise(name)
+        || matches!(
+            name,
+            "BatchNormalization"
+                | "CumProd"
+                | "CumSum"
+                | "Dropout"
+                | "GroupNormalization"
+                | "Hardmax"
+                | "InstanceNormalization"
+                | "LRN"
+                | "LayerNormalization"
+                | "LogSoftmax"
+                | "LpNormalization"
+                | "MeanVarianceNormalization"
+                | "PRelu"
+                | "RMSNormalization"
+                | "ReverseSequence"
+                | "RotaryEmbedding"
+                | "Scatter"
+                | "ScatterElements"
+                | "ScatterND"
+                | "SimplifiedLayerNormalization"
+                | "Softmax"
+                | "TensorScatter"
+                | "Trilu"
+        )
 }
 
 /// Whether an operator broadcasts all its inputs and keeps their common dtype.

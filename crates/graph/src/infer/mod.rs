@@ -24,6 +24,7 @@ mod reduction;
 mod resize;
 mod rules;
 mod sequence;
+mod size_product;
 mod standard_rules;
 
 use std::collections::BTreeMap;
@@ -34,10 +35,11 @@ use crate::model::{Graph, GraphNode, ValueId};
 
 pub(crate) use control_flow::{control_flow_bodies, infer_body, is_control_flow, scan_length};
 pub(crate) use element::Element;
-pub(crate) use elementwise::{is_broadcast_arithmetic, is_comparison};
+pub(crate) use elementwise::{is_broadcast_arithmetic, is_comparison, is_elementwise};
 pub(crate) use fact::Fact;
 pub(crate) use matrix::einsum_letters;
 pub(crate) use operator::{Axes, Operator, Scope, resolve_axis};
+pub(crate) use size_product::SizeProduct;
 
 /// The type of every value of a graph, as far as it is known.
 #[derive(Clone, Debug)]

@@ -6,45 +6,7 @@ use super::element::Element;
 use super::elementwise::broadcast_shapes;
 use super::fact::{Dims, HIGHEST_RANK};
 use super::operator::{Axes, Operator, resolve_axis};
-
-/// A number of elements: a fixed factor, and factors that are symbols.
-struct ElementCount<'a> {
-    fixed: usize,
-    symbols: Vec<&'a str>,
-}
-
-impl<'a> ElementCount<'a> {
-    /// The elements of a tensor of these dimensions; `None` where one is unknown.
-    fn of_dims(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Self> {
-        let mut count = Self { fixed: 1, symbols: Vec::new() };
-        for dim in dims {
-            match dim {
-                Dim::Fixed(size) => count.fixed = count.fixed.checked_mul(*size)?,
-                Dim::Symbol(name) => count.symbols.push(name),
-                Dim::Unknown => return None,
-            }
-        }
-        Some(count)
-    }
-
-    /// The dimension that, times `other`, makes this many.
-    fn divided_by(mut self, other: &ElementCount<'_>) -> Dim {
-        for symbol in &other.symbols {
-            let Some(place) = self.symbols.iter().position(|known| known == symbol) else {
-                return Dim::Unknown;
-            };
-            self.symbols.swap_remove(place);
-        }
-        if other.fixed == 0 || !self.fixed.is_multiple_of(other.fixed) {
-            return Dim::Unknown;
-        }
-        match (self.fixed / other.fixed, self.symbols.as_slice()) {
-            (fixed, []) => Dim::Fixed(fixed),
-            (1, [symbol]) => Dim::Symbol((*symbol).to_owned()),
-            _ => Dim::Unknown,
-        }
-    }
-}
+use super::size_product::SizeProduct;
 
 /// The dimensions that `Reshape` gives.
 pub(crate) fn infer_reshape(operator: &Operator<'_>) -> Dims {
@@ -63,12 +25,10 @@ pub(crate) fn infer_reshape(operator: &Operator<'_>) -> Dims {
     let unknown: Vec<usize> = unknown.map(|(axis, _)| axis).collect();
     if let ([axis], Some(input)) = (unknown.as_slice(), input) {
         let others = dims.iter().enumerate().filter(|(other, _)| other != axis);
-        let rest =
-            match (ElementCount::of_dims(input), ElementCount::of_dims(others.map(|(_, dim)| dim)))
-            {
-                (Some(whole), Some(others)) => whole.divided_by(&others),
-                _ => Dim::Unknown,
-            };
+        let others = SizeProduct::of_dims(others.map(|(_, dim)| dim));
+        let rest = SizeProduct::of_dims(input).zip(others);
+        let rest = rest.and_then(|(whole, others)| whole.divided_by(&others));
+        let rest = rest.map_or(Dim::Unknown, |rest| rest.to_dim());
         *dims.get_mut(*axis)? = rest;
     }
     Some(dims)
@@ -80,10 +40,8 @@ pub(crate) fn infer_flatten(operator: &Operator<'_>) -> Dims {
     // The axis may be the rank itself: everything goes to the front.
     let axis = resolve_axis(operator.integer_attribute("axis", 1), dims.len() + 1)?;
     let axis = if operator.integer_attribute("axis", 1) < 0 { axis.checked_sub(1)? } else { axis };
-    let one = ElementCount { fixed: 1, symbols: Vec::new() };
-    let product = |dims: &[Dim]| {
-        ElementCount::of_dims(dims).map_or(Dim::Unknown, |count| count.divided_by(&one))
-    };
+    let product =
+        |dims: &[Dim]| SizeProduct::of_dims(dims).map_or(Dim::Unknown, |count| count.to_dim());
     Some(vec![product(dims.get(..axis)?), product(dims.get(axis..)?)])
 }
 

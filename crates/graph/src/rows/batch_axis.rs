@@ -2,7 +2,7 @@
 
 use tessera_core::Dim;
 
-use crate::infer::Element;
+use crate::infer::{Element, SizeProduct};
 
 /// The name of the number of rows.
 pub(super) const BATCH_SYMBOL: &str = "batch";
@@ -13,21 +13,10 @@ pub(super) const DEPENDENT: &str = "rows";
 /// How names of products begin, of which the number of rows is a factor.
 const PRODUCT: &str = "rows ";
 
-/// A product of sizes: a fixed factor, and factors that have names, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SizeProduct {
-    fixed: usize,
-    symbols: Vec<String>,
-}
-
 impl SizeProduct {
-    pub(super) fn one() -> Self {
-        Self { fixed: 1, symbols: Vec::new() }
-    }
-
     fn of_dim(dim: &Dim) -> Option<Self> {
         match dim {
-            Dim::Fixed(size) => Some(Self { fixed: *size, symbols: Vec::new() }),
+            Dim::Fixed(size) => Some(Self::of_size(*size)),
             Dim::Symbol(name) => Some(Self::of_name(name)),
             Dim::Unknown => None,
         }
@@ -51,10 +40,6 @@ impl SizeProduct {
         }
     }
 
-    pub(super) fn of_size(size: usize) -> Self {
-        Self { fixed: size, symbols: Vec::new() }
-    }
-
     /// The size that an element says, where it is one.
     pub(super) fn of_element(element: &Element) -> Option<Self> {
         Self::of_dim(&element.to_dim()).filter(|size| size.fixed > 0 && !size.has_batch())
@@ -69,25 +54,6 @@ impl SizeProduct {
     pub(super) fn is_at_most(&self, other: &Self) -> bool {
         self == other
             || self.as_fixed().zip(other.as_fixed()).is_some_and(|(this, other)| this <= other)
-    }
-
-    pub(super) fn times(&self, other: &Self) -> Option<Self> {
-        let fixed = self.fixed.checked_mul(other.fixed)?;
-        let mut symbols = self.symbols.clone();
-        symbols.extend(other.symbols.iter().cloned());
-        symbols.sort_unstable();
-        Some(Self { fixed, symbols })
-    }
-
-    /// What, times `other`, makes this; `None` where that is no product of sizes for sure.
-    fn divided_by(&self, other: &Self) -> Option<Self> {
-        let mut symbols = self.symbols.clone();
-        for symbol in &other.symbols {
-            let place = symbols.iter().position(|known| known == symbol)?;
-            symbols.remove(place);
-        }
-        let divides = other.fixed > 0 && self.fixed.is_multiple_of(other.fixed);
-        divides.then(|| Self { fixed: self.fixed / other.fixed, symbols })
     }
 
     fn has_batch(&self) -> bool {

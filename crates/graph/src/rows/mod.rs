@@ -25,10 +25,11 @@ use serde::{Deserialize, Serialize};
 use tessera_core::{Dim, TensorType};
 
 use crate::infer::{
-    Element, Fact, InferredTypes, Operator, infer_output_facts, is_control_flow, scope_of,
+    Element, Fact, InferredTypes, Operator, SizeProduct, infer_output_facts, is_control_flow,
+    scope_of,
 };
 use crate::model::{Graph, GraphNode, ValueId};
-use batch_axis::{BATCH_SYMBOL, BatchAxis, DEPENDENT, SizeProduct};
+use batch_axis::{BATCH_SYMBOL, BatchAxis, DEPENDENT};
 use numbering::{RowNumbers, RowTuples};
 
 /// Why rows are not known to be independent.

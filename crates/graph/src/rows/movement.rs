@@ -37,53 +37,62 @@ pub(super) fn transpose_flow(view: &RowView<'_>) -> RowRule {
     axis.map(|axis| RowFlow::Rows(rows.moved_to(axis))).ok_or(UNKNOWN_SHAPE)
 }
 
-/// `Squeeze`.
-pub(super) fn squeeze_flow(view: &RowView<'_>) -> RowRule {
-    let (rows, dims) = (data_rows(view)?, view.dims(0)?);
+/// `Squeeze`, `Unsqueeze` and `Expand`.
+pub(super) fn resized_flow(view: &RowView<'_>) -> RowRule {
+    let rows = data_rows(view)?;
+    Ok(RowFlow::Rows(rows.moved_to(moved_axis(view, rows.axis, rows.is_plain())?)))
+}
+
+/// Where the dimension of the rows is once dimensions of one element come, go or are repeated.
+pub(super) fn moved_axis(
+    view: &RowView<'_>,
+    axis: usize,
+    is_plain: bool,
+) -> Result<usize, RowMixing> {
+    match view.operator.op_type {
+        "Squeeze" => squeezed_axis(view, axis),
+        "Unsqueeze" => unsqueezed_axis(view, axis),
+        _ => expanded_axis(view, axis, is_plain),
+    }
+}
+
+fn squeezed_axis(view: &RowView<'_>, axis: usize) -> Result<usize, RowMixing> {
+    let rank = view.dims(0)?.len();
     let gone: Vec<usize> = match view.operator.read_axes(1) {
         Axes::Known(axes) => {
-            let axes = axes.iter().map(|&axis| resolve_axis(axis, dims.len()));
+            let axes = axes.iter().map(|&axis| resolve_axis(axis, rank));
             axes.collect::<Option<_>>().ok_or(UNKNOWN_SHAPE)?
         }
         // One row alone would lose its dimension.
         Axes::Missing => return Err(RowMixing::Joined("drops the dimension of a lone row")),
         Axes::Unknown => return Err(UNKNOWN_SHAPE),
     };
-    if gone.contains(&rows.axis) {
+    if gone.contains(&axis) {
         return Err(RowMixing::Joined("drops the dimension that has the rows"));
     }
-    let before = gone.iter().filter(|&&axis| axis < rows.axis).count();
-    Ok(RowFlow::Rows(rows.moved_to(rows.axis - before)))
+    Ok(axis - gone.iter().filter(|&&gone| gone < axis).count())
 }
 
-/// `Unsqueeze`.
-pub(super) fn unsqueeze_flow(view: &RowView<'_>) -> RowRule {
-    let (rows, dims) = (data_rows(view)?, view.dims(0)?);
+fn unsqueezed_axis(view: &RowView<'_>, axis: usize) -> Result<usize, RowMixing> {
     let Axes::Known(axes) = view.operator.read_axes(1) else { return Err(UNKNOWN_SHAPE) };
-    let rank = dims.len() + axes.len();
+    let rank = view.dims(0)?.len() + axes.len();
     let new: Option<Vec<usize>> = axes.iter().map(|&axis| resolve_axis(axis, rank)).collect();
     let new = new.ok_or(UNKNOWN_SHAPE)?;
-    let mut old = (0..rank).filter(|axis| !new.contains(axis));
-    let axis = old.nth(rows.axis).ok_or(UNKNOWN_SHAPE)?;
-    Ok(RowFlow::Rows(rows.moved_to(axis)))
+    (0..rank).filter(|at| !new.contains(at)).nth(axis).ok_or(UNKNOWN_SHAPE)
 }
 
-/// `Expand` of what has rows.
-pub(super) fn expand_flow(view: &RowView<'_>) -> RowRule {
-    let (rows, rank) = (data_rows(view)?, view.dims(0)?.len());
+fn expanded_axis(view: &RowView<'_>, axis: usize, is_plain: bool) -> Result<usize, RowMixing> {
+    let rank = view.dims(0)?.len();
     let wanted = view.operator.input_elements(1).ok_or(UNKNOWN_SHAPE)?;
-    let from_end = rank.checked_sub(rows.axis).ok_or(UNKNOWN_SHAPE)?;
-    let there = wanted.len().checked_sub(from_end).and_then(|axis| wanted.get(axis));
-    let keeps = match there {
+    let from_end = rank.checked_sub(axis).ok_or(UNKNOWN_SHAPE)?;
+    let keeps = match wanted.len().checked_sub(from_end).and_then(|axis| wanted.get(axis)) {
         None | Some(Element::Fixed(1)) => true,
-        Some(Element::Symbol(name)) => name == BATCH_SYMBOL && rows.is_alike(&BatchAxis::leading()),
+        Some(Element::Symbol(name)) => name == BATCH_SYMBOL && is_plain,
         // To more than one, a lone row would be repeated.
         Some(_) => false,
     };
-    if !keeps {
-        return Err(RowMixing::Unknown("may repeat rows"));
-    }
-    Ok(RowFlow::Rows(rows.moved_to(rank.max(wanted.len()) - from_end)))
+    let repeats = RowMixing::Unknown("may repeat rows");
+    if keeps { Ok(rank.max(wanted.len()) - from_end) } else { Err(repeats) }
 }
 
 /// What is the same for all, repeated as often as there are rows: `Expand` and `ConstantOfShape`.

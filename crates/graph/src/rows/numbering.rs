@@ -6,9 +6,10 @@
 
 use tessera_core::Dim;
 
-use super::batch_axis::{BATCH_SYMBOL, BatchAxis, SizeProduct};
-use super::{NO_RULE, RowFlow, RowMixing, RowRule, RowView, UNKNOWN_SHAPE};
-use crate::infer::{Axes, Element, Fact, Operator, resolve_axis};
+use super::batch_axis::{BATCH_SYMBOL, BatchAxis};
+use super::movement::moved_axis;
+use super::{NO_RULE, RowFlow, RowMixing, RowRule, RowView};
+use crate::infer::{Element, Fact, Operator, SizeProduct, resolve_axis};
 use crate::model::Weight;
 
 /// The number of each row, times a stride, plus something from 0 up to an end that is the same for
@@ -55,7 +56,7 @@ pub(super) fn numbers_flow(view: &RowView<'_>) -> RowRule {
         ("", "Cast" | "Identity") => Ok(view.flow(0).clone()),
         ("", "Unsqueeze" | "Squeeze" | "Expand") => {
             let found = numbers(0).ok_or(COMPUTES_WITH_NUMBERS)?;
-            let axis = moved_axis(view, found.axis)?;
+            let axis = moved_axis(view, found.axis, true)?;
             Ok(RowFlow::Numbers(RowNumbers { axis, ..found.clone() }))
         }
         ("", "Mul" | "Add") => {
@@ -69,33 +70,6 @@ pub(super) fn numbers_flow(view: &RowView<'_>) -> RowRule {
         ("", "Concat") => tuples_flow(view),
         _ => Err(COMPUTES_WITH_NUMBERS),
     }
-}
-
-/// Where the dimension of the rows is once dimensions of one element come, go or are repeated.
-fn moved_axis(view: &RowView<'_>, axis: usize) -> Result<usize, RowMixing> {
-    let rank = view.dims(0)?.len();
-    if view.operator.op_type == "Expand" {
-        let wanted = view.operator.input_elements(1).ok_or(UNKNOWN_SHAPE)?;
-        let from_end = rank - axis;
-        let keeps = match wanted.len().checked_sub(from_end).and_then(|axis| wanted.get(axis)) {
-            None | Some(Element::Fixed(1)) => true,
-            Some(Element::Symbol(name)) => name == BATCH_SYMBOL,
-            Some(_) => false,
-        };
-        return if keeps { Ok(rank.max(wanted.len()) - from_end) } else { Err(NO_RULE) };
-    }
-    let Axes::Known(axes) = view.operator.read_axes(1) else { return Err(UNKNOWN_SHAPE) };
-    let is_squeeze = view.operator.op_type == "Squeeze";
-    let rank = if is_squeeze { rank } else { rank + axes.len() };
-    let axes: Option<Vec<usize>> = axes.iter().map(|&axis| resolve_axis(axis, rank)).collect();
-    let axes = axes.ok_or(UNKNOWN_SHAPE)?;
-    if !is_squeeze {
-        return (0..rank).filter(|at| !axes.contains(at)).nth(axis).ok_or(UNKNOWN_SHAPE);
-    }
-    if axes.contains(&axis) {
-        return Err(COMPUTES_WITH_NUMBERS);
-    }
-    Ok(axis - axes.iter().filter(|&&gone| gone < axis).count())
 }
 
 /// Times a size, or plus places within a row.

@@ -8,7 +8,7 @@ use super::pointwise::{
 };
 use super::{NO_RULE, RowFlow, RowMixing, RowRule, RowView};
 use super::{matrix, movement, numbering, selection};
-use crate::infer::{Fact, Operator, is_broadcast_arithmetic, is_comparison};
+use crate::infer::{Fact, Operator, is_broadcast_arithmetic, is_comparison, is_elementwise};
 
 /// Whether an operator gives something else each time.
 pub(super) fn draws_at_random(operator: &Operator<'_>) -> bool {
@@ -45,10 +45,10 @@ const SCALES_OVER_ROWS: RowMixing = RowMixing::Joined("has one scale for all row
 
 fn standard_flow(view: &RowView<'_>, place: usize) -> RowRule {
     let name = view.operator.op_type;
-    if is_comparison(name) || is_broadcast_arithmetic(name) || is_elementwise_pair(name) {
+    if is_comparison(name) || is_broadcast_arithmetic(name) || is_broadcast_other(name) {
         return broadcast_all_flow(view);
     }
-    if is_elementwise(name) {
+    if is_elementwise(name) || is_elementwise_conversion(name) {
         return elementwise_flow(view);
     }
     let integer = |name: &str, default: i64| view.operator.integer_attribute(name, default);
@@ -81,8 +81,7 @@ fn standard_flow(view: &RowView<'_>, place: usize) -> RowRule {
         "CumSum" | "CumProd" => selection::cumulated_flow(view),
         "Trilu" | "Det" => last_axes_flow(view, 2),
 
-        "MatMul" => matrix::matmul_flow(view, 0, 1),
-        "MatMulInteger" => matrix::matmul_flow(view, 0, 1),
+        "MatMul" | "MatMulInteger" => matrix::matmul_flow(view, 0, 1),
         "QLinearMatMul" => matrix::matmul_flow(view, 0, 3),
         "Gemm" => matrix::gemm_flow(view, 0, 1, 2),
         "Einsum" => matrix::einsum_flow(view),
@@ -91,9 +90,7 @@ fn standard_flow(view: &RowView<'_>, place: usize) -> RowRule {
         "Reshape" => movement::reshape_flow(view),
         "Flatten" => movement::flatten_flow(view),
         "Transpose" => movement::transpose_flow(view),
-        "Squeeze" => movement::squeeze_flow(view),
-        "Unsqueeze" => movement::unsqueeze_flow(view),
-        "Expand" => movement::expand_flow(view),
+        "Squeeze" | "Unsqueeze" | "Expand" => movement::resized_flow(view),
         "Tile" => movement::tile_flow(view),
         "Pad" => movement::pad_flow(view),
         "Resize" | "Upsample" => movement::resize_flow(view),
@@ -185,60 +182,11 @@ fn mean_variance_flow(view: &RowView<'_>) -> RowRule {
 }
 
 /// Whether an operator goes element by element over all its inputs, broadcast.
-fn is_elementwise_pair(name: &str) -> bool {
+fn is_broadcast_other(name: &str) -> bool {
     matches!(name, "PRelu" | "Where")
 }
 
-/// Whether an operator goes element by element over its first input.
-fn is_elementwise(name: &str) -> bool {
-    matches!(
-        name,
-        "Abs"
-            | "Acos"
-            | "Acosh"
-            | "Asin"
-            | "Asinh"
-            | "Atan"
-            | "Atanh"
-            | "BitwiseNot"
-            | "Cast"
-            | "CastLike"
-            | "Ceil"
-            | "Celu"
-            | "Clip"
-            | "Cos"
-            | "Cosh"
-            | "Elu"
-            | "Erf"
-            | "Exp"
-            | "Floor"
-            | "Gelu"
-            | "HardSigmoid"
-            | "HardSwish"
-            | "Identity"
-            | "IsInf"
-            | "IsNaN"
-            | "LeakyRelu"
-            | "Log"
-            | "Mish"
-            | "Neg"
-            | "Not"
-            | "Reciprocal"
-            | "RegexFullMatch"
-            | "Relu"
-            | "Round"
-            | "Selu"
-            | "Shrink"
-            | "Sigmoid"
-            | "Sign"
-            | "Sin"
-            | "Sinh"
-            | "Softplus"
-            | "Softsign"
-            | "Sqrt"
-            | "Swish"
-            | "Tan"
-            | "Tanh"
-            | "ThresholdedRelu"
-    )
+/// The same where the dtype may be another one.
+fn is_elementwise_conversion(name: &str) -> bool {
+    matches!(name, "Cast" | "CastLike" | "IsInf" | "IsNaN" | "Not" | "RegexFullMatch")
 }
