@@ -298,9 +298,17 @@ pub(crate) struct VerifyArguments {
     /// Seed of the inputs
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Largest relative difference that is no failure
-    #[arg(long, default_value_t = 1e-5)]
-    pub(crate) tolerance: f64,
+    /// Largest difference that is no failure, relative to the largest element of an output
+    /// [default: 2e-5 for 32 bits, 4e-3 for 16, 2e-2 for 8, and more for deep models]
+    #[arg(long)]
+    pub(crate) tolerance: Option<f64>,
+    /// Difference that is no failure whatever the size of the elements
+    /// [default: a tenth of --tolerance]
+    #[arg(long, value_name = "DIFFERENCE")]
+    pub(crate) absolute_tolerance: Option<f64>,
+    /// Find the first block whose output differs
+    #[arg(long)]
+    pub(crate) bisect: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -10,8 +10,11 @@ use common::{
     detector, f32_bytes, has_onnxruntime, json, length, listing, mobilenet, npy, resnet18,
     resnet18_with_exit, save_png, sibling, succeed, tessera, text,
 };
+use prost::Message;
 use serde_json::{Value, json as json_of};
 use tempfile::tempdir;
+use tessera_core::{DType, Dim};
+use tessera_graph::builder::{GraphBuilder, ints_attribute};
 
 const ZOO: [&str; 8] =
     ["resnet18", "resnet50", "resnet152", "vgg13", "mobilenet-v2", "bert-base", "gpt2", "detector"];
@@ -506,6 +509,36 @@ fn verify_fails_where_the_difference_is_above_the_tolerance() {
     assert!(ran.err.contains("mobilenet-v2.onnx"), "{}", ran.err);
     let report: Value = serde_json::from_str(&ran.out).unwrap();
     assert!(report["max_relative_difference"].is_number());
+    assert!(ran.err.contains("--bisect"), "{}", ran.err);
+    let arguments = ["verify", text(&model), "--tolerance=-1", "--bisect"];
+    let ran = tessera(folder.path(), &arguments);
+    assert!(ran.out.contains("the difference begins in block 0 (Conv"), "{}", ran.out);
+}
+
+#[test]
+fn verify_finds_sizes_for_open_dimensions_and_says_which_it_tried() {
+    let folder = tempdir().unwrap();
+    let mut builder = GraphBuilder::new("wide");
+    let open = |name: &str| Dim::Symbol(name.to_owned());
+    let dims = [open("n"), Dim::Fixed(1), open("h"), open("w")];
+    let x = builder.add_input("x", DType::F32, dims);
+    let kernel = builder.add_weight("kernel", &[1, 1, 9, 9], vec![0.1; 81]);
+    let y = builder.add_node(
+        "Conv",
+        &[&x, &kernel],
+        ["dilations", "strides"].map(|name| ints_attribute(name, &[1, 1])),
+    );
+    let y = builder.add_node("Relu", &[&y], []);
+    builder.add_output(&y);
+    let model = folder.path().join("wide.onnx");
+    fs::write(&model, builder.build_model().encode_to_vec()).unwrap();
+    let report = json(folder.path(), &["verify", text(&model), "--engine", "rten"]);
+    assert_eq!(report["shapes"]["x"], json_of!([1, 1, 16, 16]), "{report:#}");
+    assert_eq!(report["same"], true);
+    let arguments = ["verify", text(&model), "--engine", "rten", "--shape", "x=1,1,4,4"];
+    let ran = tessera(folder.path(), &arguments);
+    assert_eq!(ran.code, Some(1), "{}", ran.err);
+    assert!(!ran.err.contains("tried"), "a given shape is the one that is run: {}", ran.err);
 }
 
 #[test]

@@ -342,7 +342,15 @@ impl PathComposer<'_> {
         }
         let exits = exits.into_iter().map(|(_, exit)| exit).collect();
         let row_obstacle = parts.iter().find_map(|part| part.graph.row_obstacle.clone());
-        Ok(BlockGraph { inputs: ports, blocks: nodes, outputs, exits, row_obstacle })
+        let relies_on_dim_names = parts.iter().any(|part| part.graph.relies_on_dim_names);
+        Ok(BlockGraph {
+            inputs: ports,
+            blocks: nodes,
+            outputs,
+            exits,
+            row_obstacle,
+            relies_on_dim_names,
+        })
     }
 }
 
@@ -396,6 +404,7 @@ mod tests {
             }],
             exits: Vec::new(),
             row_obstacle: None,
+            relies_on_dim_names: false,
         };
         PathPart { name: name.to_owned(), graph, inputs: from.map(<[PathPartInput]>::to_vec) }
     }

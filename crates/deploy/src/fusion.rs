@@ -163,6 +163,7 @@ pub(crate) fn extract_subgraph(
         outputs,
         exits: Vec::new(),
         row_obstacle: graph.row_obstacle.clone(),
+        relies_on_dim_names: graph.relies_on_dim_names,
     };
     let given = wanted.into_iter().map(|(block, output)| TensorSource::Block { block, output });
     (part, inputs, given.collect())

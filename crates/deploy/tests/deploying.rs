@@ -46,6 +46,7 @@ fn graph(inputs: usize, blocks: Vec<BlockNode>, outputs: &[TensorSource]) -> Blo
         blocks,
         exits: Vec::new(),
         row_obstacle: None,
+        relies_on_dim_names: false,
     }
 }
 

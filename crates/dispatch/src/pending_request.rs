@@ -182,7 +182,7 @@ pub(crate) fn check_request_inputs(
     inputs: Vec<(String, Tensor)>,
 ) -> Result<(Vec<Tensor>, usize)> {
     let inputs = order_inputs(route, inputs)?;
-    check_inputs(&route.inputs, &inputs)?;
+    check_inputs(&route.inputs, &inputs, route.relies_on_dim_names)?;
     let rows = count_rows(route, &inputs)?;
     Ok((inputs, rows))
 }

@@ -100,6 +100,7 @@ fn start(
         exits: Vec::new(),
         deadline: Duration::from_secs(20),
         degrade: false,
+        relies_on_dim_names: true,
         max_rows: 0,
     };
     let entry = UnitEntry { window: 1, time: Duration::ZERO };

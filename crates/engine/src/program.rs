@@ -101,6 +101,12 @@ impl Program {
         Ok(self)
     }
 
+    /// The same program as its block says it; `None` where nothing is known of its inputs' shapes.
+    pub(crate) fn without_input_types(&self) -> Option<Self> {
+        let (file, key) = (self.block.program().clone(), self.block.hash());
+        (key != self.key).then(|| Self { file, key, ..self.clone() })
+    }
+
     /// The block.
     pub fn block(&self) -> &Block {
         &self.block

@@ -62,10 +62,18 @@ pub struct BlockGraph {
     /// Why some output is not row-wise, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_obstacle: Option<RowObstacle>,
+    /// Whether dimensions of inputs that have the same name must have the same size.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub relies_on_dim_names: bool,
 }
 
-/// Checks tensors against the inputs that they are for.
-pub fn check_inputs(ports: &[TensorPort], inputs: &[Tensor]) -> Result<()> {
+/// Checks tensors against the inputs that they are for; also whether dimensions of the same name have
+/// the same size, where the model relies on that.
+pub fn check_inputs(
+    ports: &[TensorPort],
+    inputs: &[Tensor],
+    relies_on_dim_names: bool,
+) -> Result<()> {
     if inputs.len() != ports.len() {
         let (found, expected) = (inputs.len(), ports.len());
         return Err(Error::usage(format!("{found} inputs, and the model expects {expected}")));
@@ -79,6 +87,9 @@ pub fn check_inputs(ports: &[TensorPort], inputs: &[Tensor]) -> Result<()> {
                 port.name,
                 display_shape(tensor.dtype(), tensor.shape())
             )));
+        }
+        if !relies_on_dim_names {
+            continue;
         }
         let dims = expected.dims.iter().flatten();
         for (dim, &size) in dims.zip(tensor.shape()) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use prost::Message;
-use tessera_core::{ContentHash, Result};
+use tessera_core::{ContentHash, DType, Result};
 
 use crate::block::{Block, INLINE_BYTES, IR_VERSION, WEIGHT_SUFFIX};
 use crate::infer::InferredTypes;
@@ -15,6 +15,9 @@ use crate::onnx::{
 };
 use crate::weight_hashes::WeightHashes;
 use crate::{body, operators, output_order};
+
+/// The first opset in which `Cast` names dtypes by their numbers.
+const CAST_BY_NUMBER: i64 = 6;
 
 /// A block as it comes out of a graph.
 pub(crate) struct ExtractedBlock {
@@ -48,6 +51,7 @@ pub(crate) fn extract_block(
         inputs: Vec::new(),
         weights: Vec::new(),
         opsets: BTreeMap::new(),
+        has_short_floats: false,
         proto: GraphProto { name: Some("block".to_owned()), ..Default::default() },
     };
     for &output in &outputs {
@@ -67,6 +71,8 @@ struct BlockWriter<'a> {
     inputs: Vec<ValueId>,
     weights: Vec<(ContentHash, Bytes)>,
     opsets: BTreeMap<String, i64>,
+    /// Whether a value has fewer than 32 bits, for which engines have few kernels.
+    has_short_floats: bool,
     proto: GraphProto,
 }
 
@@ -105,6 +111,7 @@ impl BlockWriter<'_> {
     fn write_leaf(&mut self, value: ValueId) -> Result<()> {
         let Some(weight) = self.graph.weight(value) else {
             let name = format!("in{}", self.inputs.len());
+            self.note_dtype(value);
             self.proto.input.push(self.describe_port(name.clone(), value)?);
             self.names.insert(value, name);
             self.inputs.push(value);
@@ -170,6 +177,7 @@ impl BlockWriter<'_> {
         for value in &node.outputs {
             output.push(match value {
                 Some(value) => {
+                    self.note_dtype(*value);
                     let name = format!("v{}", self.values);
                     self.values += 1;
                     self.names.insert(*value, name.clone());
@@ -187,6 +195,11 @@ impl BlockWriter<'_> {
             ..Default::default()
         });
         Ok(())
+    }
+
+    fn note_dtype(&mut self, value: ValueId) {
+        let dtype = self.types.get(value).map(|known| known.dtype);
+        self.has_short_floats |= matches!(dtype, Some(DType::F16 | DType::BF16));
     }
 
     /// Raises the opset that the block imports to where this operator has its definition.
@@ -220,7 +233,13 @@ impl BlockWriter<'_> {
             self.proto.output.push(port);
         }
         // Every file must import ONNX's own opset, also where all operators are another's.
-        self.opsets.entry(String::new()).or_insert(1);
+        let lowest = self.opsets.entry(String::new()).or_insert(1);
+        // An engine without a kernel for short floats adds a `Cast`, whose attribute is a number only
+        // from this opset on. All operators mean the same up to the model's opset.
+        if self.has_short_floats {
+            let own = self.graph.opsets().get("").copied().unwrap_or(1);
+            *lowest = (*lowest).max(CAST_BY_NUMBER.min(own));
+        }
         let model = ModelProto {
             ir_version: Some(IR_VERSION),
             opset_import: self

@@ -132,6 +132,7 @@ pub fn fuse_blocks(
         blocks: vec![node],
         exits: Vec::new(),
         row_obstacle: graph.row_obstacle.clone(),
+        relies_on_dim_names: graph.relies_on_dim_names,
     };
     Ok((block, whole))
 }

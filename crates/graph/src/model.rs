@@ -30,7 +30,7 @@ impl NodeId {
 }
 
 /// One operator of a graph.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GraphNode {
     /// Name, for messages; may be empty.
     pub name: String,
@@ -112,6 +112,21 @@ impl Weight {
         }
     }
 
+    /// Whether both are the same tensor; those that are large are when they lie in the same memory.
+    fn is_same_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Dense { bytes: own, .. }, Self::Dense { bytes: other, .. })
+                if own.as_ptr() == other.as_ptr() && own.len() == other.len() =>
+            {
+                true
+            }
+            _ => {
+                self.tensor_type() == other.tensor_type()
+                    && self.content_hash() == other.content_hash()
+            }
+        }
+    }
+
     /// Its size in bytes.
     pub fn byte_len(&self) -> usize {
         match self {
@@ -161,6 +176,8 @@ pub struct Graph {
     pub(crate) constant: Vec<bool>,
     /// Inputs with a default value, which Tessera keeps fixed.
     pub(crate) defaults: Vec<ValueId>,
+    /// Whether dimensions of inputs that have the same name must have the same size.
+    pub(crate) relies_on_dim_names: bool,
 }
 
 impl Graph {
@@ -214,9 +231,36 @@ impl Graph {
         &self.outputs
     }
 
+    /// The same, with these values as outputs too.
+    #[must_use]
+    pub fn with_outputs(mut self, values: impl IntoIterator<Item = ValueId>) -> Self {
+        for value in values {
+            if !self.outputs.contains(&value) {
+                self.outputs.push(value);
+            }
+        }
+        self
+    }
+
     /// Inputs with a default value, which Tessera keeps fixed.
     pub fn inputs_with_defaults(&self) -> &[ValueId] {
         &self.defaults
+    }
+
+    /// Whether dimensions of inputs that have the same name must have the same size: what was folded
+    /// is right only then. Else the names are hints, as they are for engines.
+    pub fn relies_on_dim_names(&self) -> bool {
+        self.relies_on_dim_names
+    }
+
+    /// Whether the nodes of both are the same, and their constants.
+    pub(crate) fn has_same_nodes(&self, other: &Self) -> bool {
+        self.names == other.names
+            && self.nodes == other.nodes
+            && self.weights.keys().all(|id| {
+                let (own, others) = (self.weights.get(id), other.weights.get(id));
+                own.zip(others).is_some_and(|(own, other)| own.is_same_as(other))
+            })
     }
 
     /// The constant behind a value, where it is one.

@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use tessera_core::{Error, Result};
 
+use crate::infer::{is_broadcast_arithmetic, is_comparison, is_elementwise};
+
 const OPERATOR_TABLE: &str = include_str!("operators.txt");
 
 /// The newest version of ONNX's own domain that the table knows.
@@ -83,6 +85,51 @@ pub(crate) fn is_deterministic(domain: &str, op: &str) -> bool {
                 | "Bernoulli"
         )
     )
+}
+
+/// Whether an operator takes about as long as writing its outputs, and gives the same each time.
+pub(crate) fn is_cheap(domain: &str, op: &str) -> bool {
+    domain.is_empty()
+        && (is_elementwise(op)
+            || is_comparison(op)
+            || is_broadcast_arithmetic(op)
+            || matches!(
+                op,
+                "ArgMax"
+                    | "Cast"
+                    | "CastLike"
+                    | "Concat"
+                    | "ConstantOfShape"
+                    | "CumSum"
+                    | "Expand"
+                    | "EyeLike"
+                    | "Flatten"
+                    | "Gather"
+                    | "GatherElements"
+                    | "GatherND"
+                    | "IsInf"
+                    | "IsNaN"
+                    | "Not"
+                    | "OneHot"
+                    | "Pad"
+                    | "Range"
+                    | "ReduceMax"
+                    | "ReduceMin"
+                    | "ReduceProd"
+                    | "ReduceSum"
+                    | "Reshape"
+                    | "ScatterND"
+                    | "Shape"
+                    | "Size"
+                    | "Slice"
+                    | "Split"
+                    | "Squeeze"
+                    | "Tile"
+                    | "Transpose"
+                    | "Trilu"
+                    | "Unsqueeze"
+                    | "Where"
+            ))
 }
 
 /// Whether engines commonly fuse this operator of ONNX into the node that makes its input.

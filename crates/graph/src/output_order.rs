@@ -5,7 +5,7 @@
 //! value gets a colour, the hash of how it is computed; inputs, which nothing computes, then get
 //! the hash of how they are used, and so on until nothing more is told apart.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use prost::Message;
 
@@ -27,8 +27,7 @@ pub(crate) fn sort_outputs(
     inside: &dyn Fn(NodeId) -> bool,
     outputs: &mut [ValueId],
 ) {
-    let nodes: Vec<NodeId> =
-        graph.node_ids().filter(|&id| inside(id) || graph.is_constant_node(id)).collect();
+    let nodes = needed_nodes(graph, inside, outputs);
     let fixed: Vec<ValueColour> = nodes.iter().map(|&id| node_colour(graph, id)).collect();
     let mut colours: HashMap<ValueId, ValueColour> = HashMap::new();
     for value in nodes.iter().flat_map(|&id| graph.node(id).used_values()) {
@@ -45,6 +44,25 @@ pub(crate) fn sort_outputs(
         colour_backward(graph, &nodes, &fixed, outputs, &mut colours);
     }
     outputs.sort_by_key(|value| colours.get(value).copied());
+}
+
+/// The nodes that the outputs need, in the graph's order: others leave no trace in a block.
+fn needed_nodes(
+    graph: &Graph,
+    inside: &dyn Fn(NodeId) -> bool,
+    outputs: &[ValueId],
+) -> Vec<NodeId> {
+    let mut needed = BTreeSet::new();
+    let mut wanted = outputs.to_vec();
+    while let Some(value) = wanted.pop() {
+        let made = graph.producer(value);
+        if let Some(node) = made.filter(|&id| inside(id) || graph.is_constant_node(id))
+            && needed.insert(node)
+        {
+            wanted.extend(graph.node(node).used_values());
+        }
+    }
+    needed.into_iter().collect()
 }
 
 fn hash_parts(parts: &[&[u8]]) -> ValueColour {

@@ -11,13 +11,14 @@ use tessera_core::{ContentHash, Error, Result};
 use crate::balance::balance_segments;
 use crate::block::Block;
 use crate::block_graph::{BlockGraph, BlockNode, TensorPort, TensorSource};
-use crate::block_writer::extract_block;
+use crate::block_writer::{ExtractedBlock, extract_block};
 use crate::cost;
 use crate::cuts::{Cut, CutPoints};
 use crate::exits::{self, Exit, ExitBranches, ExitSpec};
 use crate::infer::InferredTypes;
 use crate::model::{Graph, NodeId, ValueId};
 use crate::operators;
+use crate::recomputed::RecomputedNodes;
 use crate::rows::{RowProof, prove_rows};
 use crate::weight_hashes::WeightHashes;
 
@@ -138,7 +139,7 @@ impl<'a> ChainSplitter<'a> {
         // the tensor on either side. Where there are enough other places, those are not cut at.
         let mut places: Vec<usize> = (0..self.points.cuts.len())
             .filter(|index| {
-                self.forced.contains(index) || !self.is_within_fused_pair(self.points.cuts[*index])
+                self.forced.contains(index) || !self.is_within_fused_pair(&self.points.cuts[*index])
             })
             .collect();
         if places.len() + 1 < count {
@@ -150,10 +151,7 @@ impl<'a> ChainSplitter<'a> {
             .filter(|&place| self.forced.contains(&places[place]))
             .map(|place| place + 1)
             .collect();
-        let hop = |&place: &usize| {
-            let known = self.types.get(self.points.cuts[place].tensor);
-            known.and_then(|known| known.byte_len()).unwrap_or(0) as u64
-        };
+        let hop = |&place: &usize| self.points.cuts[place].estimated_hop_bytes(&self.points.sizes);
         let hops: Vec<u64> = places.iter().map(hop).collect();
         let starts = balance_segments(&costs, &hops, count, &forced)
             .ok_or_else(|| Error::usage(format!("no way to cut the model into {count} blocks")))?;
@@ -161,7 +159,7 @@ impl<'a> ChainSplitter<'a> {
     }
 
     /// Whether a cut lies between a node and an operator that engines would fuse into it.
-    fn is_within_fused_pair(&self, cut: Cut) -> bool {
+    fn is_within_fused_pair(&self, cut: &Cut) -> bool {
         let mut users = self
             .graph
             .consumers(cut.tensor)
@@ -199,30 +197,44 @@ impl<'a> ChainSplitter<'a> {
 
     /// Cuts at these cut points, given by index in order.
     pub(crate) fn cut_at(&self, chosen: &[usize]) -> Result<Partition> {
-        let cuts: Vec<Cut> = chosen.iter().map(|&index| self.points.cuts[index]).collect();
-        let mut part_of = vec![None; self.graph.nodes().len()];
-        let mut part = 0;
-        for (position, id) in self.points.order.iter().enumerate() {
-            if cuts.get(part).is_some_and(|cut| position >= cut.position) {
-                part += 1;
-            }
-            part_of[id.index()] = Some(part);
-        }
-        let heads = cuts.len() + 1;
+        let mut part_of = self.part_of_trunk(chosen);
+        let heads = chosen.len() + 1;
         for (node, branch) in self.branches.of_node.iter().enumerate() {
             if let Some(branch) = branch.filter(|_| !self.graph.constant[node]) {
                 part_of[node] = Some(heads + branch);
             }
         }
-        let parts = PartAssignment {
+        self.assign_parts(part_of, heads).build_partition(&self.branches)
+    }
+
+    /// Per node of the trunk, between which of these cut points it is.
+    pub(crate) fn part_of_trunk(&self, chosen: &[usize]) -> Vec<Option<usize>> {
+        let mut part_of = vec![None; self.graph.nodes().len()];
+        let mut part = 0;
+        for (position, id) in self.points.order.iter().enumerate() {
+            let next = chosen.get(part).map(|&index| &self.points.cuts[index]);
+            if next.is_some_and(|cut| position >= cut.position) {
+                part += 1;
+            }
+            part_of[id.index()] = Some(part);
+        }
+        part_of
+    }
+
+    pub(crate) fn assign_parts(
+        &self,
+        part_of: Vec<Option<usize>>,
+        first_head: usize,
+    ) -> PartAssignment<'_> {
+        PartAssignment {
             graph: self.graph,
             types: self.types,
             hashes: &self.hashes,
             rows: &self.rows,
+            recomputed: &self.points.recomputed,
             part_of,
-            first_head: heads,
-        };
-        parts.build_partition(&self.branches)
+            first_head,
+        }
     }
 }
 
@@ -273,17 +285,20 @@ pub fn partition_graph(
             (!graph.is_constant_node(id)).then_some(part)
         })
         .collect();
-    let rows = prove_rows(graph, types);
-    PartAssignment { graph, types, hashes: &hashes, rows: &rows, part_of, first_head }
+    let (rows, recomputed) = (prove_rows(graph, types), RecomputedNodes::none(graph));
+    let (hashes, rows, recomputed) = (&hashes, &rows, &recomputed);
+    PartAssignment { graph, types, hashes, rows, recomputed, part_of, first_head }
         .build_partition(&branches)
 }
 
-struct PartAssignment<'a> {
+/// Which part of a graph each node is in.
+pub(crate) struct PartAssignment<'a> {
     graph: &'a Graph,
     types: &'a InferredTypes,
     hashes: &'a WeightHashes,
     rows: &'a RowProof,
-    /// Per node, its part; `None` for constants.
+    recomputed: &'a RecomputedNodes,
+    /// Per node, its part; `None` for constants and what is computed again.
     part_of: Vec<Option<usize>>,
     /// Parts from here on are heads of exits.
     first_head: usize,
@@ -304,6 +319,7 @@ impl PartAssignment<'_> {
                     outputs: Vec::new(),
                     exits: Vec::new(),
                     row_obstacle: self.rows.obstacle().cloned(),
+                    relies_on_dim_names: self.graph.relies_on_dim_names(),
                 },
                 blocks: HashMap::new(),
                 weights: HashMap::new(),
@@ -387,7 +403,7 @@ impl PartAssignment<'_> {
     }
 
     /// What a part computes for other parts or for the caller.
-    fn outputs_of(&self, part: usize, nodes: &[NodeId]) -> Vec<ValueId> {
+    pub(crate) fn outputs_of(&self, part: usize, nodes: &[NodeId]) -> Vec<ValueId> {
         let leaves = |value: ValueId| {
             self.graph.is_output(value)
                 || self
@@ -413,8 +429,7 @@ impl PartAssignment<'_> {
         if outputs.is_empty() {
             return Ok(());
         }
-        let inside = |id: NodeId| part.is_some() && self.part_of[id.index()] == part;
-        let extracted = extract_block(self.graph, self.types, self.hashes, &inside, outputs)?;
+        let extracted = self.extract_part(part, outputs)?;
         let source = |value: &ValueId| {
             assembly.sources.get(value).copied().ok_or_else(|| {
                 Error::invalid(format!(
@@ -436,6 +451,18 @@ impl PartAssignment<'_> {
         assembly.partition.weights.extend(extracted.weights);
         assembly.partition.nodes.push(nodes);
         Ok(())
+    }
+
+    /// A part as a block, with what it computes again.
+    pub(crate) fn extract_part(
+        &self,
+        part: Option<usize>,
+        outputs: Vec<ValueId>,
+    ) -> Result<ExtractedBlock> {
+        let inside = |id: NodeId| {
+            part.is_some() && self.part_of[id.index()] == part || self.recomputed.contains(id)
+        };
+        extract_block(self.graph, self.types, self.hashes, &inside, outputs)
     }
 
     fn finish_partition(

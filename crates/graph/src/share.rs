@@ -12,10 +12,9 @@ use std::collections::HashMap;
 
 use tessera_core::{ContentHash, Result};
 
-use crate::block_writer::extract_block;
 use crate::exits::ExitSpec;
 use crate::infer::InferredTypes;
-use crate::model::Graph;
+use crate::model::{Graph, NodeId};
 use crate::partition::{ChainSplitter, Partition};
 
 /// Segments with fewer bytes of constants than this are not worth sharing for themselves.
@@ -99,31 +98,26 @@ pub fn share_blocks(
 type SegmentToken = [u8; 32];
 
 fn segment_tokens(chain: &ChainSplitter<'_>) -> Result<Vec<SegmentToken>> {
-    let order = &chain.points.order;
-    let mut part_of = vec![None; chain.graph.nodes().len()];
-    let mut segment = 0;
-    for (position, id) in order.iter().enumerate() {
-        if chain.points.cuts.get(segment).is_some_and(|cut| position >= cut.position) {
-            segment += 1;
+    let every: Vec<usize> = (0..chain.points.cuts.len()).collect();
+    let part_of = chain.part_of_trunk(&every);
+    let mut nodes_of: Vec<Vec<NodeId>> = vec![Vec::new(); every.len() + 1];
+    for id in chain.graph.node_ids() {
+        if let Some(nodes) = part_of[id.index()].and_then(|part| nodes_of.get_mut(part)) {
+            nodes.push(id);
         }
-        part_of[id.index()] = Some(segment);
     }
+    let parts = chain.assign_parts(part_of, every.len() + 1);
     let mut before: SegmentToken = [0; 32];
-    (0..=segment)
-        .map(|segment| {
-            let made_here = |id: &crate::ValueId| {
-                let made = chain.graph.producer(*id);
-                made.is_some_and(|node| part_of[node.index()] == Some(segment))
-            };
-            let mut outputs: Vec<crate::ValueId> =
-                chain.graph.outputs().iter().copied().filter(made_here).collect();
+    nodes_of
+        .iter()
+        .enumerate()
+        .map(|(segment, nodes)| {
+            let mut outputs = parts.outputs_of(segment, nodes);
             if let Some(cut) = chain.points.cuts.get(segment) {
-                outputs.retain(|&id| id != cut.tensor);
-                outputs.push(cut.tensor);
+                // What exits alone use from here is their business.
+                outputs.retain(|&id| chain.graph.is_output(id) || cut.tensors().any(|t| t == id));
             }
-            let inside = |id: crate::NodeId| part_of[id.index()] == Some(segment);
-            let extracted =
-                extract_block(chain.graph, chain.types, &chain.hashes, &inside, outputs)?;
+            let extracted = parts.extract_part(Some(segment), outputs)?;
             let weight_bytes = extracted.block.weight_bytes() + inline_bytes(&extracted.block);
             before = if weight_bytes >= WORTH_SHARING {
                 *extracted.block.hash().as_bytes()

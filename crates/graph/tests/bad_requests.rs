@@ -45,7 +45,7 @@ fn a_cut_where_none_is_possible_says_why_and_where_else() {
     let at = |name: &str| split_refusal(&Split::At(vec![name.to_owned()]), &[exit("e", 0.5)]);
     assert_says(
         &at("a"),
-        &["\"a\"", "2 tensors are alive", "expected 1", "nearest", "\"r\"", "\"s\""],
+        &["\"a\"", "2 tensors are alive", "expected one", "nearest", "\"r\"", "\"s\""],
     );
     assert_says(&at("ghost"), &["no tensor \"ghost\""]);
     assert_says(&at("x"), &["\"x\" is no cut point", "an input"]);

@@ -152,6 +152,7 @@ fn one_after_the_other(first: &Model, second: &Model) -> (BlockGraph, Vec<Block>
         blocks: vec![before.clone(), after],
         exits: Vec::new(),
         row_obstacle: None,
+        relies_on_dim_names: false,
     };
     (graph, first.blocks.into_values().chain(second.blocks.into_values()).collect())
 }

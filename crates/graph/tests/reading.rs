@@ -139,12 +139,16 @@ fn dimensions_keep_their_names_and_may_have_none() {
     let batch = || Dim::Symbol("batch".to_owned());
     let x = builder.add_input("x", DType::F32, [batch(), Dim::Unknown, Dim::Fixed(4)]);
     let any = builder.add_input_of_any_shape("any", DType::I64);
+    // Some exporters write the same for each that is open, others an expression.
+    let unnamed = ["?", "", "past + 1"].map(|name| Dim::Symbol(name.to_owned()));
+    let unnamed = builder.add_input("unnamed", DType::F32, unnamed);
     let y = builder.add_node("Relu", &[&x], []);
     builder.add_output(&y);
     let model = Model::of(builder);
     let declared = |name: &str| model.graph.declared_type(model.id(name)).unwrap().to_string();
     assert_eq!(declared(&x), "f32[batch,?,4]");
     assert_eq!(declared(&any), "i64[…]");
+    assert_eq!(declared(&unnamed), "f32[?,?,?]");
     assert_eq!(model.types.get(model.id(&y)).unwrap().to_string(), "f32[batch,?,4]");
 }
 

@@ -13,6 +13,8 @@ pub struct OutputDifference {
     /// That, relative to the largest expected element. (Element by element, a value next to zero
     /// would make rounding look like an error.)
     pub max_relative: f64,
+    /// The largest element that was expected.
+    pub largest: f64,
     /// Whether the largest element is at the same place, in every sample of the batch.
     pub same_top: bool,
 }
@@ -34,6 +36,7 @@ pub fn compare_output(name: &str, found: &Tensor, expected: &Tensor) -> Result<O
             output,
             max_absolute: distance,
             max_relative: distance,
+            largest: 1.0,
             same_top: same,
         });
     }
@@ -56,7 +59,7 @@ pub fn compare_output(name: &str, found: &Tensor, expected: &Tensor) -> Result<O
         .chunks(classes)
         .zip(expected_values.chunks(classes))
         .all(|(found, expected)| top_class(found) == top_class(expected));
-    Ok(OutputDifference { output, max_absolute, max_relative, same_top })
+    Ok(OutputDifference { output, max_absolute, max_relative, largest, same_top })
 }
 
 fn top_class(sample: &[f64]) -> Option<usize> {

@@ -50,7 +50,7 @@ pub struct RunResult {
 impl LoadedModel {
     /// Checks inputs against what the model expects.
     pub fn check_inputs(&self, inputs: &[Tensor]) -> Result<()> {
-        check_inputs(&self.graph.inputs, inputs)
+        check_inputs(&self.graph.inputs, inputs, self.graph.relies_on_dim_names)
     }
 
     /// Memory for the outputs of a block whose shapes are known for sure.

@@ -167,6 +167,7 @@ fn blocks_that_can_not_be_fused_run_one_after_the_other() {
         blocks: vec![old.graph.blocks[0].clone(), after],
         exits: Vec::new(),
         row_obstacle: None,
+        relies_on_dim_names: false,
     };
     assert_ne!(graph.blocks[0].block, graph.blocks[1].block);
     let both = Both(old, new);

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use tessera_core::{Error, Result};
 use tessera_engine::FileMapping;
 use tessera_graph::{
-    CutPoints, ExitSpec, ExternalData, Graph, InferredTypes, Partition, Split, ValueId, infer,
+    CutPoints, ExitSpec, ExternalData, Graph, InferredTypes, Partition, Split, TensorPort, ValueId,
+    fold_shapes, infer,
 };
 
 use crate::unfinished_files::write_whole;
@@ -48,6 +49,8 @@ impl ModelFile {
         let file = Bytes::from_owner(FileMapping::map_file(path)?);
         let graph = tessera_graph::read_model(file, &mut ModelFolder::beside_model(path))?;
         let types = infer::infer_types(&graph, shapes)?;
+        let graph = fold_shapes(graph, &types)?;
+        let types = infer::infer_types(&graph, shapes)?;
         let exits = match exits {
             [] => read_manifest(&manifest_path(path))?,
             _ => exits.to_vec(),
@@ -69,6 +72,35 @@ impl ModelFile {
         let split = split.cloned().unwrap_or(Split::Blocks(wanted));
         tessera_graph::split_into_chain(&self.graph, &self.types, &split, &self.exits)
             .map_err(|error| error.with_context(self.path.display()))
+    }
+
+    /// Its inputs, with `shapes` for those that are open; the model itself stays as it is.
+    pub fn inputs_with_shapes(
+        &self,
+        shapes: &BTreeMap<String, Vec<usize>>,
+    ) -> Result<Vec<TensorPort>> {
+        let types = infer::infer_types(&self.graph, shapes)
+            .map_err(|error| error.with_context(self.path.display()))?;
+        let port = |&id: &ValueId| {
+            Some(TensorPort {
+                name: self.graph.value_name(id).to_owned(),
+                tensor_type: types.get(id)?.clone(),
+                is_row_wise: false,
+            })
+        };
+        Ok(self.graph.inputs().iter().filter_map(port).collect())
+    }
+
+    /// The same model, which also gives the tensors at which it is cut.
+    #[must_use]
+    pub fn with_cuts_as_outputs(&self, cuts: &CutPoints) -> Self {
+        let cuts = cuts.cuts.iter().map(|cut| cut.tensor);
+        Self {
+            path: self.path.clone(),
+            graph: self.graph.clone().with_outputs(cuts),
+            types: self.types.clone(),
+            exits: self.exits.clone(),
+        }
     }
 
     /// The type of a value, as users see it.

@@ -97,5 +97,6 @@ fn single_block_graph(graph: &BlockGraph, number: usize) -> BlockGraph {
         blocks: vec![alone],
         exits: Vec::new(),
         row_obstacle: graph.row_obstacle.clone(),
+        relies_on_dim_names: graph.relies_on_dim_names,
     }
 }

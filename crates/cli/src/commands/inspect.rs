@@ -26,6 +26,8 @@ struct InspectReport {
     exits: Vec<ExitSpec>,
     /// Why requests are not put together row by row; none where they can be.
     row_obstacle: Option<RowObstacle>,
+    /// Whether dimensions of inputs that have the same name must have the same size.
+    relies_on_dim_names: bool,
     cut_points: Vec<CutPoint>,
 }
 
@@ -41,8 +43,10 @@ struct CutPoint {
     tensor: String,
     #[serde(rename = "type")]
     tensor_type: String,
-    /// Bytes that a hop here carries, where the shape is known.
-    bytes: Option<usize>,
+    /// Bytes that a hop here carries, side tensors included, where all shapes are known.
+    bytes: Option<u64>,
+    /// Smaller tensors that are alive too, and ride along.
+    sides: Vec<NamedTensorType>,
     /// Nodes before it.
     nodes: usize,
     /// FLOPs before it.
@@ -78,7 +82,8 @@ fn inspect_model(model: &ModelFile, points: &CutPoints) -> InspectReport {
             cut_points.push(CutPoint {
                 tensor: graph.value_name(cut.tensor).to_owned(),
                 tensor_type: model.type_of(cut.tensor),
-                bytes: model.types.get(cut.tensor).and_then(|known| known.byte_len()),
+                bytes: cut.hop_bytes(&model.types),
+                sides: cut.sides.iter().map(|&id| value(id)).collect(),
                 nodes,
                 flops,
                 weight_bytes,
@@ -109,6 +114,7 @@ fn inspect_model(model: &ModelFile, points: &CutPoints) -> InspectReport {
         exact,
         exits: model.exits.clone(),
         row_obstacle: prove_rows(graph, &model.types).obstacle().cloned(),
+        relies_on_dim_names: graph.relies_on_dim_names(),
         cut_points,
     }
 }
@@ -143,6 +149,11 @@ fn print_inspection(report: &InspectReport) -> Result<()> {
         None => "rows        independent: requests can be put together".to_owned(),
         Some(obstacle) => format!("rows        {obstacle}: requests are not put together"),
     })?;
+    if report.relies_on_dim_names {
+        output::print_line(
+            "sizes       must be equal where dimensions of inputs have the same name",
+        )?;
+    }
     if !report.defaults.is_empty() {
         let defaults = report.defaults.join(", ");
         output::print_line(&format!("defaults    {defaults} (inputs with a value, kept fixed)"))?;
@@ -172,6 +183,7 @@ fn print_inspection(report: &InspectReport) -> Result<()> {
         "tensor",
         "type",
         ">hop",
+        "beside it",
         ">nodes before",
         ">FLOPs before",
         ">weights before",
@@ -180,7 +192,11 @@ fn print_inspection(report: &InspectReport) -> Result<()> {
         table.add_row([
             cut.tensor.clone(),
             cut.tensor_type.clone(),
-            cut.bytes.map_or("?".to_owned(), |bytes| format_bytes(bytes as u64)),
+            cut.bytes.map_or("?".to_owned(), format_bytes),
+            match cut.sides.len() {
+                0 => String::new(),
+                _ => list(&cut.sides),
+            },
             cut.nodes.to_string(),
             format_count(cut.flops),
             format_bytes(cut.weight_bytes),

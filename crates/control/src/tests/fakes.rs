@@ -38,6 +38,7 @@ pub(super) fn block(name: &str, from: usize, to: usize) -> BlockGraph {
         outputs: vec![(port("y", to), TensorSource::Block { block: 0, output: 0 })],
         exits: Vec::new(),
         row_obstacle: None,
+        relies_on_dim_names: false,
     }
 }
 
@@ -65,6 +66,7 @@ fn early() -> BlockGraph {
             after: Some(0),
         }],
         row_obstacle: None,
+        relies_on_dim_names: false,
     }
 }
 

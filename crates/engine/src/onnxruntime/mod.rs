@@ -134,6 +134,33 @@ impl OnnxRuntime {
     }
 }
 
+/// Loads a program; once more without what is known of its inputs' shapes where it does not load.
+///
+/// A branch of an `If` that is never taken need not make sense for the shapes that are, but is
+/// checked against them.
+fn without_shapes_if_need_be<T>(
+    program: &Program,
+    load: impl Fn(&Program) -> Result<T>,
+) -> Result<T> {
+    let first = match load(program) {
+        Ok(loaded) => return Ok(loaded),
+        Err(error) => error,
+    };
+    let Some(plain) = program.without_input_types() else {
+        return Err(first);
+    };
+    match load(&plain) {
+        Ok(loaded) => {
+            tracing::warn!(
+                block = program.label(), error = %first,
+                "does not load with the shapes of its inputs, and runs without them"
+            );
+            Ok(loaded)
+        }
+        Err(_) => Err(first),
+    }
+}
+
 impl Engine for OnnxRuntime {
     fn name(&self) -> &'static str {
         "onnxruntime"
@@ -151,7 +178,8 @@ impl Engine for OnnxRuntime {
         if options.device != Device::Cpu {
             return Ok(self.load_cuda_program(program, options)?);
         }
-        let session = self.shared_session(program, options)?;
+        let session =
+            without_shapes_if_need_be(program, |program| self.shared_session(program, options))?;
         let (inputs, outputs) = program.ports();
         Ok(Box::new(OrtCpuSession::new(session, program.label(), inputs, outputs)?))
     }
@@ -162,7 +190,9 @@ impl Engine for OnnxRuntime {
         options: &LoadOptions,
     ) -> Result<Box<dyn CudaEngineSession>> {
         match options.device {
-            Device::Cuda(number) => self.cuda.load_block(program, options, number),
+            Device::Cuda(number) => without_shapes_if_need_be(program, |program| {
+                self.cuda.load_block(program, options, number)
+            }),
             Device::Cpu => Err(Error::usage("a block for the CPU was to be loaded onto a GPU")),
         }
     }

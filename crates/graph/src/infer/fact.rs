@@ -90,6 +90,17 @@ impl Fact {
         self.without_elements()
     }
 
+    /// Forgets names of sizes, and elements, which may be such sizes.
+    pub(crate) fn forget_names(&mut self) {
+        self.elements = None;
+        let dims = self.tensor.as_mut().and_then(|tensor| tensor.dims.as_mut());
+        for dim in dims.into_iter().flatten() {
+            if let Dim::Symbol(_) = dim {
+                *dim = Dim::Unknown;
+            }
+        }
+    }
+
     /// What holds whether the value is this or `second`.
     pub(crate) fn join_with(self, second: &Self) -> Self {
         let tensor = match (self.tensor, &second.tensor) {

@@ -23,8 +23,8 @@ pub(crate) fn shape_range<'d>(operator: &Operator<'_>, dims: &'d [Dim]) -> Optio
 #[derive(Debug)]
 pub(crate) struct AxisSlice {
     pub(crate) axis: usize,
-    start: Element,
-    end: Element,
+    pub(crate) start: Element,
+    pub(crate) end: Element,
     /// Elements from one that is taken to the next; negative for backwards.
     pub(crate) step: Element,
 }

@@ -37,6 +37,7 @@ pub(crate) use control_flow::{control_flow_bodies, infer_body, is_control_flow, 
 pub(crate) use element::Element;
 pub(crate) use elementwise::{is_broadcast_arithmetic, is_comparison, is_elementwise};
 pub(crate) use fact::Fact;
+pub(crate) use indexing::{AxisSlice, axis_slices};
 pub(crate) use matrix::einsum_letters;
 pub(crate) use operator::{Axes, Operator, Scope, resolve_axis};
 pub(crate) use size_product::SizeProduct;

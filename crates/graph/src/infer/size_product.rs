@@ -3,7 +3,7 @@
 use tessera_core::Dim;
 
 /// A product of sizes: a fixed factor, and factors that have names, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SizeProduct {
     pub(crate) fixed: usize,
     pub(crate) symbols: Vec<String>,

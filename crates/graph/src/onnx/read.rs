@@ -11,9 +11,10 @@ use super::{
     GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, external, functions,
     tensor_shape_proto, tensors, type_proto,
 };
-use crate::model::{Graph, GraphNode, NodeId, ValueId, Weight};
+use crate::graph_links::link_graph;
+use crate::model::{Graph, GraphNode, ValueId, Weight};
 use crate::operators::{self, canonical_domain};
-use crate::{body, constants, topological_order};
+use crate::{body, constants};
 
 /// Reads the model in `file`, whose weights stay slices of it, and checks it.
 pub fn read_model(file: Bytes, files: &mut dyn ExternalData) -> Result<Graph> {
@@ -76,6 +77,7 @@ impl GraphIndexer {
             consumers: Vec::new(),
             constant: Vec::new(),
             defaults: Vec::new(),
+            relies_on_dim_names: false,
         };
         Self { ids: HashMap::new(), graph, defined: Vec::new() }
     }
@@ -93,7 +95,8 @@ impl GraphIndexer {
             }
         }
         self.index_outputs(&proto.output)?;
-        self.link_graph()
+        link_graph(&mut self.graph)?;
+        Ok(self.graph)
     }
 
     fn index_weights(&mut self, proto: &mut GraphProto) -> Result<()> {
@@ -241,58 +244,6 @@ impl GraphIndexer {
         Ok(())
     }
 
-    /// Orders the nodes and links values with the nodes that make and use them.
-    fn link_graph(mut self) -> Result<Graph> {
-        let graph = &mut self.graph;
-        let mut maker = vec![None; graph.names.len()];
-        for (index, node) in graph.nodes.iter().enumerate() {
-            for value in node.produced_values() {
-                maker[value.index()] = Some(index as u32);
-            }
-        }
-        let mut successors = vec![Vec::new(); graph.nodes.len()];
-        for (index, node) in graph.nodes.iter().enumerate() {
-            for value in node.used_values() {
-                if let Some(made_by) = maker[value.index()] {
-                    successors[made_by as usize].push(index as u32);
-                }
-            }
-        }
-        let order = topological_order::sort_topologically(&successors).map_err(|cycle| {
-            let labels: Vec<String> =
-                cycle.iter().take(4).map(|&node| graph.nodes[node as usize].label()).collect();
-            Error::invalid(format!(
-                "the graph has a cycle of {} nodes, expected none: {}",
-                cycle.len(),
-                labels.join(" → ")
-            ))
-        })?;
-        let mut slots: Vec<Option<GraphNode>> =
-            std::mem::take(&mut graph.nodes).into_iter().map(Some).collect();
-        let live = live_nodes(&order, &slots, &maker, &graph.outputs);
-        graph.nodes = order
-            .iter()
-            .filter(|&&node| live[node as usize])
-            .filter_map(|&node| slots[node as usize].take())
-            .collect();
-        graph.producer = vec![None; graph.names.len()];
-        graph.consumers = vec![Vec::new(); graph.names.len()];
-        for (index, node) in graph.nodes.iter().enumerate() {
-            let id = NodeId(index as u32);
-            for value in node.produced_values() {
-                graph.producer[value.index()] = Some(id);
-            }
-            for value in node.used_values() {
-                let consumers = &mut graph.consumers[value.index()];
-                if consumers.last() != Some(&id) {
-                    consumers.push(id);
-                }
-            }
-        }
-        graph.constant = constants::constant_nodes(graph);
-        Ok(self.graph)
-    }
-
     fn define_value(&mut self, name: &str, by: impl Fn() -> String) -> Result<ValueId> {
         if name.is_empty() {
             return Err(Error::invalid(format!("{} has no name", by())));
@@ -328,30 +279,6 @@ impl GraphIndexer {
     }
 }
 
-/// Per node, whether an output needs it; the others are never run and are left out.
-fn live_nodes(
-    order: &[u32],
-    nodes: &[Option<GraphNode>],
-    maker: &[Option<u32>],
-    outputs: &[ValueId],
-) -> Vec<bool> {
-    let mut live = vec![false; nodes.len()];
-    for made_by in outputs.iter().filter_map(|value| maker[value.index()]) {
-        live[made_by as usize] = true;
-    }
-    for &index in order.iter().rev() {
-        if !live[index as usize] {
-            continue;
-        }
-        for value in nodes[index as usize].iter().flat_map(GraphNode::used_values) {
-            if let Some(made_by) = maker[value.index()] {
-                live[made_by as usize] = true;
-            }
-        }
-    }
-    live
-}
-
 fn proto_label(node: &NodeProto) -> String {
     let name = match (node.name(), node.output.first()) {
         ("", Some(output)) => format!("→\"{output}\""),
@@ -376,7 +303,7 @@ pub(crate) fn tensor_type(proto: &TypeProto) -> Option<TensorType> {
             Some(tensor_shape_proto::dimension::Value::DimValue(size)) => {
                 usize::try_from(*size).map_or(Dim::Unknown, Dim::Fixed)
             }
-            Some(tensor_shape_proto::dimension::Value::DimParam(name)) if !name.is_empty() => {
+            Some(tensor_shape_proto::dimension::Value::DimParam(name)) if is_identifier(name) => {
                 Dim::Symbol(name.clone())
             }
             _ => Dim::Unknown,
@@ -384,4 +311,11 @@ pub(crate) fn tensor_type(proto: &TypeProto) -> Option<TensorType> {
         shape.dim.iter().map(dim).collect()
     });
     Some(TensorType { dtype, dims })
+}
+
+/// Whether a dimension has a name. Exporters also write `?` for each that is open, or expressions.
+fn is_identifier(name: &str) -> bool {
+    let mut letters = name.chars();
+    letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
+        && letters.all(|letter| letter.is_alphanumeric() || "_.-".contains(letter))
 }

@@ -131,7 +131,8 @@ pub fn prove_rows(graph: &Graph, types: &InferredTypes) -> RowProof {
         let operator = Operator::of_node(node, &facts, &scope);
         let mut outputs = infer_output_facts(&operator);
         if is_control_flow(&operator) {
-            outputs.iter_mut().for_each(forget_names);
+            // Bodies have names from what the file declares.
+            outputs.iter_mut().for_each(Fact::forget_names);
         }
         let given = node.inputs.iter().map(|id| id.and_then(|id| flows.get(id.index())));
         let given: Vec<Option<&RowFlow>> = given.collect();
@@ -235,17 +236,6 @@ fn name_unknown_dims(fact: &mut Fact, flow: &RowFlow, id: ValueId) {
         if *dim == Dim::Unknown {
             let name = if is_dependent(axis) { own_dependent_symbol } else { own_symbol };
             *dim = name(id, axis);
-        }
-    }
-}
-
-/// Forgets names of sizes, which bodies have from what the file declares.
-fn forget_names(fact: &mut Fact) {
-    fact.elements = None;
-    let dims = fact.tensor.as_mut().and_then(|tensor| tensor.dims.as_mut());
-    for dim in dims.into_iter().flatten() {
-        if let Dim::Symbol(_) = dim {
-            *dim = Dim::Unknown;
         }
     }
 }
