@@ -148,7 +148,7 @@ def serve(binary: Path, file: Path, expected: dict, *options: str) -> dict:
             server.stop()
     except RuntimeError as error:
         raise Failed(command, str(error)) from None
-    found = {"units": len(server.told["units"])}
+    found = {"steps": len(server.told["tasks"][0]["path"])}
     try:
         found["apart"] = largest_difference(expected, answers)
     except RuntimeError as error:

@@ -13,17 +13,18 @@ from files import Model
 
 FEATURES = 8
 ROWS = 200
+WORDS = ("ant", "bee", "cat")
 OPSET = 17
 # What onnxmltools knows.
 OPSET_OF_TREES = 15
 
 
-def data() -> tuple[numpy.ndarray, numpy.ndarray]:
+def data(names: tuple = (0, 1, 2)) -> tuple[numpy.ndarray, numpy.ndarray]:
     """Rows of features, and one of three classes for each."""
     random = numpy.random.default_rng(0)
     features = random.standard_normal((ROWS, FEATURES)).astype(numpy.float32)
     scores = features[:, :3] + 0.3 * random.standard_normal((ROWS, 3))
-    return features, scores.argmax(axis=1)
+    return features, numpy.array(names)[scores.argmax(axis=1)]
 
 
 def numbers() -> numpy.ndarray:
@@ -73,7 +74,7 @@ def models() -> list[Model]:
         from_sklearn("logistic-no-zipmap", logistic, zipmap=False),
         from_sklearn("logistic-words", logistic_of_words),
         from_sklearn("forest", forest),
-        from_sklearn("svc", svc, zipmap=False),
+        from_sklearn("svc-words", svc_of_words, zipmap=False),
         from_sklearn("mlp", mlp, zipmap=False),
         from_sklearn("gradient-regressor", gradient_regressor),
         from_trees("lightgbm", lightgbm, "convert_lightgbm", zipmap=False),
@@ -82,12 +83,12 @@ def models() -> list[Model]:
     ]
 
 
-def scaled(estimator):
+def scaled(estimator, names: tuple = (0, 1, 2)):
     """A pipeline with a scaler before the estimator, trained."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    return make_pipeline(StandardScaler(), estimator).fit(*data())
+    return make_pipeline(StandardScaler(), estimator).fit(*data(names))
 
 
 def logistic():
@@ -97,11 +98,9 @@ def logistic():
 
 
 def logistic_of_words():
-    """Its classes are words."""
     from sklearn.linear_model import LogisticRegression
 
-    features, classes = data()
-    return LogisticRegression().fit(features, numpy.array(["ant", "bee", "cat"])[classes])
+    return scaled(LogisticRegression(), WORDS)
 
 
 def forest():
@@ -110,10 +109,10 @@ def forest():
     return scaled(RandomForestClassifier(n_estimators=20, random_state=0))
 
 
-def svc():
+def svc_of_words():
     from sklearn.svm import SVC
 
-    return scaled(SVC(probability=True, random_state=0))
+    return scaled(SVC(probability=True, random_state=0), WORDS)
 
 
 def mlp():

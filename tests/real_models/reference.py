@@ -96,13 +96,13 @@ def compare(expected: dict, got: dict, tolerances: tuple[float, float]) -> float
 def compare_tensors(name: str, expected, got, tolerances: tuple[float, float]) -> float:
     if expected.shape != got.shape:
         raise RuntimeError(f"output {name} has shape {got.shape}, not {expected.shape}")
+    if expected.dtype != got.dtype:
+        raise RuntimeError(f"output {name} is of {got.dtype}, not of {expected.dtype}")
     if expected.dtype.kind not in "fc":
         if not (expected == got).all():
             count = int((expected != got).sum())
             raise RuntimeError(f"output {name} differs in {count} of {expected.size} elements")
         return 0.0
-    if expected.dtype != got.dtype:
-        raise RuntimeError(f"output {name} is of {got.dtype}, not of {expected.dtype}")
     return compare_floats(name, *(side.astype("float64") for side in (expected, got)), tolerances)
 
 
@@ -110,9 +110,8 @@ def compare_floats(name: str, expected, got, tolerances: tuple[float, float]) ->
     relative, of_largest = tolerances
     finite = numpy.abs(expected[numpy.isfinite(expected)])
     largest = float(finite.max()) if finite.size else 0.0
-    same = numpy.isclose(
-        got, expected, rtol=relative, atol=of_largest * largest, equal_nan=True
-    )
+    least = of_largest * largest
+    same = numpy.isclose(got, expected, rtol=relative, atol=least, equal_nan=True)
     both = numpy.isfinite(expected) & numpy.isfinite(got)
     apart = float(numpy.abs(expected - got)[both].max(initial=0.0))
     if not same.all():

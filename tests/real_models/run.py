@@ -54,18 +54,17 @@ def wait(process: subprocess.Popen) -> str | None:
     except subprocess.TimeoutExpired:
         return f"the check took more than {SECONDS} s"
     finally:
-        end(process)
+        if process.returncode != 0:
+            end(process)
 
 
 def end(process: subprocess.Popen):
-    """Ends a process and the server that it may have started, where they still run."""
+    """Ends a process and the server that it may have started, which are a group of their own."""
     for how in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, how)
         try:
+            os.killpg(process.pid, how)
             process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
+        except (ProcessLookupError, subprocess.TimeoutExpired):
             pass
 
 
@@ -76,8 +75,8 @@ def row(result: dict) -> tuple[str, ...]:
     return (
         f"{cuts['open']}/{cuts['fixed']}" if "open" in cuts else "-",
         verified(result.get("verify", [])),
-        "yes" if "units" in whole else "no",
-        f"yes, {cut['units']}" if "units" in cut else "no" if cut else "-",
+        "yes" if "steps" in whole else "no",
+        f"yes, {cut['steps']}" if "steps" in cut else "no" if cut else "-",
         equal([whole, cut] if cut else [whole]),
         size(cuts.get("largest_hop")),
     )
@@ -87,7 +86,8 @@ def verified(runs: list[dict]) -> str:
     """`ok` where nothing is different at all, or by how much it is, or that it failed."""
     if not runs or any("error" in run for run in runs):
         return "FAILED"
-    largest = max(run["relative"] for run in runs)
+    # It is null where it can't be told, as of outputs that are not finite.
+    largest = max(run["relative"] or 0.0 for run in runs)
     return f"{largest:.1e}" if largest else "ok"
 
 
@@ -137,8 +137,16 @@ def check_all(binary: Path, names: list[str]) -> list[dict]:
     return results
 
 
+def more(reasons: list[str]) -> str:
+    """That there are others, which `--json` has."""
+    others = len(set(reasons)) - 1
+    return f" (and {others} more)" if others else ""
+
+
 def main() -> int:
     given = arguments()
+    # So that the process of a model is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = [model.name for model in catalogue.models()]
     if given.only:
         names = [name for name in names if given.only in name]
@@ -152,7 +160,7 @@ def main() -> int:
     failing = f"; failing: {', '.join(result['name'] for result in wrong)}" if wrong else ""
     print(f"\n{right} of {len(results)} right{failing}")
     for result in wrong:
-        print(f"  {result['name']}: {'; '.join(result['reasons'])}")
+        print(f"  {result['name']}: {result['reasons'][0]}{more(result['reasons'])}")
     return 1 if (wrong if given.only else right < ENOUGH) else 0
 
 

@@ -1,5 +1,6 @@
 """A `tessera serve` of one model, and requests to it with the protocol's binary tensors."""
 
+import http.client
 import json
 import os
 import select
@@ -65,8 +66,7 @@ class Server:
         readable, _, _ = select.select([self.process.stdout], [], [], READY_SECONDS)
         line = self.process.stdout.readline() if readable else b""
         if not line:
-            why = "it said nothing in time" if not readable else self._said()
-            raise RuntimeError(f"the server did not start: {why}")
+            raise RuntimeError(f"the server did not start: {self._state()}")
         return json.loads(line)
 
     def _wait_until_ready(self):
@@ -77,13 +77,21 @@ class Server:
                     return
             except OSError:
                 time.sleep(0.1)
-        raise RuntimeError(f"the server is not ready: {self._said()}")
+        raise RuntimeError(f"the server is not ready: {self._state()}")
 
     def _log(self) -> Path:
         return self.folder / "log"
 
-    def _said(self) -> str:
-        return self._log().read_text(errors="replace").strip()
+    def _state(self) -> str:
+        """What it said last on standard error, and whether it has ended."""
+        try:
+            ended = self.process.wait(1)
+            state = signal.Signals(-ended).name if ended < 0 else f"code {ended}"
+            state = f"it ended with {state}"
+        except subprocess.TimeoutExpired:
+            state = "it runs"
+        said = self._log().read_text(errors="replace").strip().splitlines()
+        return f"{said[-1]} ({state})" if said else state
 
     def _open(self, path: str, body: bytes | None = None, headers: dict | None = None):
         address = f"http://{self.told['http']}/{path}"
@@ -102,6 +110,8 @@ class Server:
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace").strip()
             raise RuntimeError(f"the server answered {error.code}: {text}") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise RuntimeError(f"no answer, {error!r}: {self._state()}") from None
 
     def stop(self):
         """Stops it as an operator does, and removes its repository."""
@@ -112,14 +122,17 @@ class Server:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _end(self):
-        if self.process.poll() is None:
+        running = self.process.poll() is None
+        if running:
             self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(STOP_SECONDS)
+            ended = self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            ended = self.process.wait()
         self.process.stdout.close()
+        if running and ended != 0:
+            raise RuntimeError(f"the server did not stop well: {self._state()}")
 
 
 def encoded(inputs: dict[str, numpy.ndarray]) -> tuple[bytes, bytes]:

@@ -223,14 +223,22 @@ pub(crate) struct SplitCommand {
 
 #[derive(Args)]
 pub(crate) struct ShareArguments {
-    /// ONNX files
-    #[arg(required = true, num_args = 1..)]
+    /// ONNX files; NAME=FILE where the file's name, or its folder's for several that are called
+    /// alike, is not what a model should be called
+    #[arg(required = true, num_args = 1.., value_name = "[NAME=]FILE")]
     pub(crate) models: Vec<PathBuf>,
+    /// Fix the shape of an input, of all models that have it or of the one called NAME; repeat for
+    /// more
+    #[arg(long = "shape", value_name = "[NAME:]INPUT=d,d,…")]
+    pub(crate) shapes: Vec<String>,
     #[command(flatten)]
     pub(crate) repository: RepositoryArgument,
     /// Show what would be shared and store nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Say which weights in common are in no common block, and why
+    #[arg(long)]
+    pub(crate) explain: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

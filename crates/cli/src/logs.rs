@@ -8,6 +8,8 @@ pub(crate) fn start_logging(level: LevelFilter, json: bool) {
         .with_max_level(level)
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        // A reader of logs that went away is no reason to end.
+        .log_internal_errors(false)
         .with_target(false);
     // A second start, as in tests, changes nothing.
     if json {

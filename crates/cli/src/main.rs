@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tessera_command::interrupt;
+use tessera_report::output;
 
 /// Prints what the command line asks for (help, the version), or what is wrong with it in one line.
 fn explain_usage_error(error: &clap::Error) -> ExitCode {
@@ -29,7 +30,8 @@ fn explain_usage_error(error: &clap::Error) -> ExitCode {
     let problem: Vec<&str> =
         text.lines().take_while(|line| !line.is_empty()).flat_map(str::split_whitespace).collect();
     let problem = problem.join(" ");
-    eprintln!("tessera: {}; see --help", problem.strip_prefix("error: ").unwrap_or(&problem));
+    let problem = problem.strip_prefix("error: ").unwrap_or(&problem);
+    output::print_notice(&format!("{problem}; see --help"));
     ExitCode::FAILURE
 }
 
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tessera: {error}");
+            output::print_notice(&error.to_string());
             ExitCode::FAILURE
         }
     }

@@ -523,11 +523,9 @@ fn verify_finds_sizes_for_open_dimensions_and_says_which_it_tried() {
     let dims = [open("n"), Dim::Fixed(1), open("h"), open("w")];
     let x = builder.add_input("x", DType::F32, dims);
     let kernel = builder.add_weight("kernel", &[1, 1, 9, 9], vec![0.1; 81]);
-    let y = builder.add_node(
-        "Conv",
-        &[&x, &kernel],
-        ["dilations", "strides"].map(|name| ints_attribute(name, &[1, 1])),
-    );
+    let mut attributes = ["dilations", "strides"].map(|n| ints_attribute(n, &[1, 1])).to_vec();
+    attributes.push(ints_attribute("pads", &[0; 4]));
+    let y = builder.add_node("Conv", &[&x, &kernel], attributes);
     let y = builder.add_node("Relu", &[&y], []);
     builder.add_output(&y);
     let model = folder.path().join("wide.onnx");

@@ -133,3 +133,31 @@ fn a_model_that_runs_is_stopped_without_a_word_of_the_engine() {
     std::thread::sleep(Duration::from_millis(1500));
     process.interrupt();
 }
+
+#[test]
+fn a_process_that_nobody_reads_any_more_ends_all_the_same() {
+    let arguments = ["plan", "overflow", "--random", "20000", "--blocks", "2000"];
+    let folder = tempdir().unwrap();
+    let mut child = command(folder.path())
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop((child.stdout.take(), child.stderr.take()));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().unwrap().is_none(), "it ended before it was interrupted");
+    interrupt(&child);
+    let start = Instant::now();
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if start.elapsed() > Duration::from_secs(20) => {
+                child.kill().unwrap();
+                panic!("it hangs");
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    assert_eq!(status.code(), Some(130));
+}

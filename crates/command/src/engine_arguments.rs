@@ -8,6 +8,7 @@ use tessera_core::{Device, Result};
 use tessera_engine::{
     ConvolutionSearch, CudaOptions, Engine, EngineName, LoadOptions, choose_engine,
 };
+use tessera_report::output;
 
 /// Which engine, and on what.
 #[derive(Args)]
@@ -53,7 +54,7 @@ impl EngineArguments {
     pub fn choose_engine(&self) -> Result<Arc<dyn Engine>> {
         let (engine, note) = choose_engine(self.engine)?;
         if let Some(note) = note {
-            eprintln!("tessera: {note}");
+            output::print_notice(&note);
         }
         Ok(engine)
     }

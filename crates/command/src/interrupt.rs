@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tessera_core::lock;
+use tessera_report::output;
 use tessera_repository::unfinished_files::{remove_unfinished, watch_folder};
 
 static PROCESSES: Mutex<Vec<rustix::process::Pid>> = Mutex::new(Vec::new());
@@ -49,7 +50,7 @@ pub fn clean_up_on_interrupt() {
     let mut signals = match signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) {
         Ok(signals) => signals,
         Err(error) => {
-            eprintln!("tessera: Ctrl-C will not clean up: {error}");
+            output::print_notice(&format!("Ctrl-C will not clean up: {error}"));
             return;
         }
     };
@@ -81,7 +82,8 @@ pub fn clean_up_on_interrupt() {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        eprintln!("tessera: interrupted");
+        // Nothing on the way to the end may panic: the rest of the process waits for it.
+        output::print_notice("interrupted");
         // Without the usual goodbyes: libraries would tear down what other threads still use.
         signal_hook::low_level::exit(128 + signal);
     });

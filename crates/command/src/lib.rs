@@ -17,6 +17,6 @@ pub mod problem_file;
 mod time_limit;
 
 pub use engine_arguments::{CudaArguments, EngineArguments};
-pub use model_arguments::{ModelArguments, RepositoryArgument, SplitArguments};
+pub use model_arguments::{ModelArguments, RepositoryArgument, SplitArguments, parse_shapes};
 pub use parsers::{flag_error, parse_engine, parse_isolation, parse_seconds};
 pub use time_limit::{TimeLimit, plan_timed};

@@ -22,21 +22,7 @@ pub struct ModelArguments {
 impl ModelArguments {
     /// The shapes of inputs, by name.
     pub fn parse_shapes(&self) -> Result<BTreeMap<String, Vec<usize>>> {
-        self.shapes
-            .iter()
-            .map(|text| {
-                let wrong = || {
-                    Error::usage(format!(
-                        "--shape \"{text}\", expected NAME=d,d,… such as x=1,3,224,224"
-                    ))
-                };
-                let (name, dims) = text.rsplit_once('=').ok_or_else(wrong)?;
-                let dims = dims.split(',').map(str::trim).filter(|dim| !dim.is_empty());
-                let dims =
-                    dims.map(|dim| dim.parse().map_err(|_| wrong())).collect::<Result<_>>()?;
-                Ok((name.to_owned(), dims))
-            })
-            .collect()
+        parse_shapes(&self.shapes)
     }
 
     /// The exits.
@@ -55,6 +41,20 @@ impl ModelArguments {
             })
             .collect()
     }
+}
+
+/// The shapes that are written `NAME=d,d,…`, by name.
+pub fn parse_shapes(shapes: &[String]) -> Result<BTreeMap<String, Vec<usize>>> {
+    let parse = |text: &String| {
+        let wrong = || {
+            Error::usage(format!("--shape \"{text}\", expected NAME=d,d,… such as x=1,3,224,224"))
+        };
+        let (name, dims) = text.rsplit_once('=').ok_or_else(wrong)?;
+        let dims = dims.split(',').map(str::trim).filter(|dim| !dim.is_empty());
+        let dims = dims.map(|dim| dim.parse().map_err(|_| wrong())).collect::<Result<_>>()?;
+        Ok((name.to_owned(), dims))
+    };
+    shapes.iter().map(parse).collect()
 }
 
 /// Where a model is cut.

@@ -151,7 +151,8 @@ fn database_error_at(path: &Path, error: impl Into<redb::Error>) -> Error {
     let store = format!("store {}", path.display());
     match error.into() {
         redb::Error::DatabaseAlreadyOpen => Error::usage(format!(
-            "{store} is used by another server, expected one of its own for each"
+            "{store} is used by another server, expected one of its own for each: --repo names \
+             another folder, --no-store keeps nothing"
         )),
         redb::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
             Error::corrupt(format!("{store} is no store of Tessera, or is damaged: {error}"))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tessera_core::{Error, Result};
 
+use crate::onnxruntime::is_library_named;
 use crate::{Engine, OnnxRuntime, Rten};
 
 /// An engine by name.
@@ -52,6 +53,8 @@ pub fn choose_engine(name: EngineName) -> Result<(Arc<dyn Engine>, Option<String
         EngineName::OnnxRuntime => Ok((Arc::new(OnnxRuntime::new()?), None)),
         EngineName::Auto => match OnnxRuntime::new() {
             Ok(engine) => Ok((Arc::new(engine), None)),
+            // Where somebody says which library to take, another engine is not what they want.
+            Err(error) if is_library_named() => Err(error),
             Err(error) => {
                 let note = format!("running on rten, about half as fast: {error}");
                 Ok((Arc::new(Rten::new()), Some(note)))

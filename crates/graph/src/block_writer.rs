@@ -8,11 +8,12 @@ use tessera_core::{ContentHash, DType, Result};
 
 use crate::block::{Block, INLINE_BYTES, IR_VERSION, WEIGHT_SUFFIX};
 use crate::infer::InferredTypes;
-use crate::model::{Graph, NodeId, ValueId, Weight};
+use crate::model::{Graph, GraphNode, NodeId, ValueId, Weight};
 use crate::onnx::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
     TypeProto, ValueInfoProto, tensor_proto, tensors, type_proto,
 };
+use crate::operator_versions::lowest_equal_version;
 use crate::weight_hashes::WeightHashes;
 use crate::{body, operators, output_order};
 
@@ -168,9 +169,10 @@ impl BlockWriter<'_> {
             let captures: Vec<String> = node.captures.iter().map(|&v| name_of(&Some(v))).collect();
             body::restore_captures(&mut attribute, &captures);
         }
-        let mut used = vec![(node.domain.as_str(), node.op_type.as_str())];
-        body::operators_within(&node.attributes, &mut used);
-        for (domain, op) in used {
+        self.import_node(node)?;
+        let mut within = Vec::new();
+        body::operators_within(&node.attributes, &mut within);
+        for (domain, op) in within {
             self.import_operator(domain, op)?;
         }
         let mut output = Vec::with_capacity(node.outputs.len());
@@ -202,13 +204,32 @@ impl BlockWriter<'_> {
         self.has_short_floats |= matches!(dtype, Some(DType::F16 | DType::BF16));
     }
 
+    /// Raises the opset that the block imports to where this node's operator means the same.
+    fn import_node(&mut self, node: &GraphNode) -> Result<()> {
+        let (domain, op) = (node.domain.as_str(), node.op_type.as_str());
+        let since = operators::since_version(domain, op, self.opset_of(domain))?;
+        let values = node.used_values().chain(node.produced_values());
+        let dtypes = values.map(|value| self.types.get(value).map(|known| known.dtype));
+        let attributes = node.attributes.iter().map(|attribute| attribute.name());
+        let lowest = lowest_equal_version(domain, op, since, attributes, dtypes);
+        self.raise_opset(domain, lowest);
+        Ok(())
+    }
+
     /// Raises the opset that the block imports to where this operator has its definition.
     fn import_operator(&mut self, domain: &str, op: &str) -> Result<()> {
-        let opset = self.graph.opsets().get(domain).copied().unwrap_or(1);
-        let since = operators::since_version(domain, op, opset)?;
+        let since = operators::since_version(domain, op, self.opset_of(domain))?;
+        self.raise_opset(domain, since);
+        Ok(())
+    }
+
+    fn opset_of(&self, domain: &str) -> i64 {
+        self.graph.opsets().get(domain).copied().unwrap_or(1)
+    }
+
+    fn raise_opset(&mut self, domain: &str, since: i64) {
         let lowest = self.opsets.entry(domain.to_owned()).or_insert(since);
         *lowest = (*lowest).max(since);
-        Ok(())
     }
 
     fn finish_block(mut self, outputs: Vec<ValueId>) -> Result<ExtractedBlock> {

@@ -9,6 +9,7 @@ use tessera_core::{ContentHash, Error, Result};
 use crate::block::Block;
 use crate::block_graph::{BlockGraph, BlockNode, TensorSource};
 use crate::onnx::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+use crate::operator_versions::means_the_same;
 use crate::operators::{self, canonical_domain};
 
 /// The blocks of `graph` as one, and the graph that has that one alone.
@@ -151,7 +152,8 @@ fn check_definitions(model: &ModelProto, joint: &BTreeMap<String, i64>) -> Resul
     }
     for (domain, op) in used {
         let at = |opset: Option<i64>| operators::since_version(domain, op, opset.unwrap_or(1));
-        if at(own.get(domain).copied())? != at(joint.get(domain).copied())? {
+        let (written, read) = (at(own.get(domain).copied())?, at(joint.get(domain).copied())?);
+        if !means_the_same(domain, op, written, read) {
             return Err(Error::unsupported(format!(
                 "blocks that mean different definitions of {op} can't be fused"
             )));

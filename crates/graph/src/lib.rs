@@ -19,7 +19,9 @@ mod fuse;
 mod graph_links;
 pub mod infer;
 mod model;
+mod normal_form;
 pub mod onnx;
+mod operator_versions;
 mod operators;
 mod output_order;
 mod partition;
@@ -30,6 +32,7 @@ mod share;
 mod size_estimate;
 mod topological_order;
 mod trunk_order;
+mod unshared;
 mod weight_hashes;
 
 pub use block::{Block, BlockPort, WeightRef};
@@ -47,3 +50,4 @@ pub use partition::{Partition, Split, cut_points, partition_graph, split_into_ch
 pub use precision::Precision;
 pub use rows::{RowObstacle, RowProof, prove_rows};
 pub use share::{SharedModel, SharedPartitions, share_blocks};
+pub use unshared::{UnsharedWeights, find_unshared};

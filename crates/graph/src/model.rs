@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use tessera_core::{ContentHash, DType, TensorType};
 
-use crate::onnx::{AttributeProto, SparseTensorProto};
+use crate::onnx::{AttributeProto, MapOutput, SparseTensorProto};
 
 /// A tensor of a graph, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -178,6 +178,8 @@ pub struct Graph {
     pub(crate) defaults: Vec<ValueId>,
     /// Whether dimensions of inputs that have the same name must have the same size.
     pub(crate) relies_on_dim_names: bool,
+    /// Outputs whose maps were taken off.
+    pub(crate) map_outputs: Vec<MapOutput>,
 }
 
 impl Graph {
@@ -245,6 +247,11 @@ impl Graph {
     /// Inputs with a default value, which Tessera keeps fixed.
     pub fn inputs_with_defaults(&self) -> &[ValueId] {
         &self.defaults
+    }
+
+    /// Outputs that are sequences of maps in the file, and here the tensors that these are made of.
+    pub fn map_outputs(&self) -> &[MapOutput] {
+        &self.map_outputs
     }
 
     /// Whether dimensions of inputs that have the same name must have the same size: what was folded

@@ -52,6 +52,17 @@ impl SharedPartitions {
         all.values().sum()
     }
 
+    /// Bytes of weights that are saved because whole blocks are common: these are in memory once, and
+    /// computed for all their models together.
+    pub fn bytes_in_common_blocks(&self) -> usize {
+        let weight_bytes = |hash: &ContentHash| {
+            let blocks = self.partitions.iter().find_map(|partition| partition.blocks.get(hash));
+            blocks.map_or(0, crate::Block::weight_bytes)
+        };
+        let users = self.models_by_block();
+        users.iter().map(|(hash, models)| weight_bytes(hash) * (models.len() - 1)).sum()
+    }
+
     /// Per block, the indices of the models that use it.
     pub fn models_by_block(&self) -> HashMap<ContentHash, Vec<usize>> {
         let mut users: HashMap<ContentHash, Vec<usize>> = HashMap::new();

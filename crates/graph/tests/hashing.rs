@@ -142,11 +142,10 @@ fn how_a_tensor_in_an_attribute_is_written_leaves_no_trace() {
 #[test]
 fn an_opset_that_changed_none_of_the_operators_leaves_no_trace() {
     let of = |opset| hash(&net(opset, [1, 16, 8, 8], ""));
-    // PRelu changed in 16, MaxPool and Conv in 22.
-    assert_eq!(of(16), of(17));
-    assert_eq!(of(16), of(21));
-    assert_ne!(of(16), of(15));
-    assert_ne!(of(16), of(22));
+    // PRelu changed in 16, MaxPool and Conv in 22, and only in the types that they allow.
+    for opset in [13, 15, 17, 21, 22] {
+        assert_eq!(of(16), of(opset), "{opset}");
+    }
     let convolution = |opset| {
         let mut builder = GraphBuilder::new("convolution").with_opset(opset);
         let x = builder.add_input("x", DType::F32, [1, 1, 4, 4]);

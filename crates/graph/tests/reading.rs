@@ -282,3 +282,28 @@ fn tensors_lie_in_files_beside_the_model_at_offsets_of_their_own() {
     }
     assert!(folder.opened.iter().all(|file| folder.files.contains_key(file)));
 }
+
+#[test]
+fn a_map_at_an_output_is_taken_off_its_tensor() {
+    let mut builder = GraphBuilder::new("classic");
+    let x = builder.add_input("x", DType::F32, [Dim::Symbol("n".to_owned()), Dim::Fixed(3)]);
+    let scores = builder.add_node("Softmax", &[&x], []);
+    builder.add_output(&scores);
+    let mut proto = builder.build_model();
+    let mut zip = node("ZipMap", &[&scores], &["probability"]);
+    zip.domain = Some("ai.onnx.ml".to_owned());
+    zip.attribute = vec![ints_attribute("classlabels_int64s", &[4, 5, 6])];
+    let graph = graph_mut(&mut proto);
+    graph.node.push(zip);
+    graph.output[0].name = Some("probability".to_owned());
+    proto.opset_import.push(opset("ai.onnx.ml", 3));
+    let model = Model::read(&proto);
+    assert_eq!(model.op_types(), ["Softmax", "Identity"]);
+    let [map] = model.graph.map_outputs() else { panic!("one map") };
+    assert_eq!((map.output.as_str(), map.classes.join(" ").as_str()), ("probability", "4 5 6"));
+    let port = &model.split(&Split::Blocks(1), &[]).graph.outputs[0].0;
+    assert_eq!(
+        (port.name.as_str(), port.tensor_type.to_string().as_str()),
+        ("probability", "f32[n,3]")
+    );
+}

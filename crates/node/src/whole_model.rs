@@ -37,7 +37,10 @@ impl WholeModel {
             .iter()
             .filter_map(|&id| Some((graph.value_name(id).to_owned(), model.types.get(id)?.dtype)))
             .collect();
-        let session = engine.load_file(&model.path, &inputs, &outputs, options)?;
+        // A map at an output is no tensor: the file is loaded without, as the model is read.
+        let plain = model.file_without_maps()?;
+        let path = plain.as_ref().map_or(model.path.as_path(), |file| file.path());
+        let session = engine.load_file(path, &inputs, &outputs, options)?;
         let session = WholeSession::Plain(session);
         Ok(Self { session, outputs: outputs.into_iter().map(|(name, _)| name).collect() })
     }

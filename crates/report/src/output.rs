@@ -31,6 +31,11 @@ pub fn print_line(text: &str) -> Result<()> {
     }
 }
 
+/// Tells the user something on standard error; nobody may be there to read it.
+pub fn print_notice(text: &str) {
+    writeln!(std::io::stderr(), "tessera: {text}").ok();
+}
+
 /// A bar for work of known length, on the terminal only.
 pub fn progress_bar(length: u64, what: &str) -> ProgressBar {
     let bar = ProgressBar::new(length);

@@ -21,9 +21,11 @@ mod files;
 mod load;
 mod maintenance;
 mod model_file;
+mod model_set;
 mod store;
 pub mod unfinished_files;
 
 pub use maintenance::{GcReport, RepositoryProblem, RepositoryUsage};
 pub use model_file::{ModelFile, manifest_path, model_name_of, write_manifest};
+pub use model_set::{ModelShapes, NamedFile, name_files};
 pub use store::{ModelEntry, Repository, check_model_name};

@@ -1,16 +1,19 @@
 //! Model files, and what lies beside them: external data, the manifest of exits.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use tessera_core::{Error, Result};
 use tessera_engine::FileMapping;
+use tessera_graph::onnx::without_map_outputs;
 use tessera_graph::{
     CutPoints, ExitSpec, ExternalData, Graph, InferredTypes, Partition, Split, TensorPort, ValueId,
     fold_shapes, infer,
 };
 
+use crate::model_set::{ModelShapes, NamedFile};
 use crate::unfinished_files::write_whole;
 
 /// How many blocks a model is cut into where nobody says.
@@ -20,6 +23,7 @@ const DEFAULT_BLOCKS: usize = 4;
 pub struct ModelFile {
     /// Where it is.
     pub path: PathBuf,
+    name: String,
     /// What it computes.
     pub graph: Graph,
     /// The types of its values, as far as they can be told.
@@ -35,27 +39,50 @@ impl ModelFile {
         shapes: &BTreeMap<String, Vec<usize>>,
         exits: &[ExitSpec],
     ) -> Result<Self> {
-        Self::read_inner(path, shapes, exits).map_err(|error| {
-            let (text, shown) = (error.to_string(), path.display().to_string());
+        let name = model_name_of(path);
+        Self::read_inner(&NamedFile { name, path: path.to_path_buf() }, exits, &mut |_| {
+            shapes.clone()
+        })
+    }
+
+    /// Reads a model that has a name; its shapes are those of `shapes` that are its own. Notes which
+    /// were used.
+    pub fn read_named(
+        file: &NamedFile,
+        shapes: &ModelShapes,
+        exits: &[ExitSpec],
+        used: &mut BTreeSet<String>,
+    ) -> Result<Self> {
+        Self::read_inner(file, exits, &mut |graph| shapes.of_model(&file.name, graph, used))
+    }
+
+    fn read_inner(
+        file: &NamedFile,
+        exits: &[ExitSpec],
+        shapes: &mut dyn FnMut(&Graph) -> BTreeMap<String, Vec<usize>>,
+    ) -> Result<Self> {
+        Self::read_model(file, exits, shapes).map_err(|error| {
+            let (text, shown) = (error.to_string(), file.path.display().to_string());
             if text.starts_with(&shown) { error } else { error.with_context(shown) }
         })
     }
 
-    fn read_inner(
-        path: &Path,
-        shapes: &BTreeMap<String, Vec<usize>>,
+    fn read_model(
+        NamedFile { name, path }: &NamedFile,
         exits: &[ExitSpec],
+        shapes: &mut dyn FnMut(&Graph) -> BTreeMap<String, Vec<usize>>,
     ) -> Result<Self> {
         let file = Bytes::from_owner(FileMapping::map_file(path)?);
         let graph = tessera_graph::read_model(file, &mut ModelFolder::beside_model(path))?;
-        let types = infer::infer_types(&graph, shapes)?;
+        let shapes = shapes(&graph);
+        let types = infer::infer_types(&graph, &shapes)?;
         let graph = fold_shapes(graph, &types)?;
-        let types = infer::infer_types(&graph, shapes)?;
+        let types = infer::infer_types(&graph, &shapes)?;
         let exits = match exits {
             [] => read_manifest(&manifest_path(path))?,
             _ => exits.to_vec(),
         };
-        Ok(Self { path: path.to_path_buf(), graph, types, exits })
+        Ok(Self { path: path.clone(), name: name.clone(), graph, types, exits })
     }
 
     /// Its cut points, with the branches of exits left aside.
@@ -91,12 +118,29 @@ impl ModelFile {
         Ok(self.graph.inputs().iter().filter_map(port).collect())
     }
 
+    /// The model without the maps of its outputs, as a file beside which its external data is not;
+    /// `None` where it has no such outputs.
+    pub fn file_without_maps(&self) -> Result<Option<tempfile::NamedTempFile>> {
+        if self.graph.map_outputs().is_empty() {
+            return Ok(None);
+        }
+        let failed = |error: std::io::Error| Error::from_io(self.path.display(), &error);
+        let file = Bytes::from_owner(FileMapping::map_file(&self.path)?);
+        let Some(plain) = without_map_outputs(file)? else {
+            return Ok(None);
+        };
+        let mut copy = tempfile::Builder::new().suffix(".onnx").tempfile().map_err(failed)?;
+        copy.write_all(&plain).map_err(failed)?;
+        Ok(Some(copy))
+    }
+
     /// The same model, which also gives the tensors at which it is cut.
     #[must_use]
     pub fn with_cuts_as_outputs(&self, cuts: &CutPoints) -> Self {
         let cuts = cuts.cuts.iter().map(|cut| cut.tensor);
         Self {
             path: self.path.clone(),
+            name: self.name.clone(),
             graph: self.graph.clone().with_outputs(cuts),
             types: self.types.clone(),
             exits: self.exits.clone(),
@@ -108,9 +152,9 @@ impl ModelFile {
         self.types.get(id).map_or("?".to_owned(), ToString::to_string)
     }
 
-    /// The name to keep the model under: the file's, without its ending.
+    /// The name to keep the model under.
     pub fn name(&self) -> String {
-        model_name_of(&self.path)
+        self.name.clone()
     }
 }
 

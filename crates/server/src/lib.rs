@@ -39,7 +39,7 @@ pub use control::{ControlConfig, ControlPart, StoreConfig};
 pub use gateway::{DispatchConfig, DispatchPart, GatewayConfig};
 pub use instance::run_instance;
 pub use listeners::ListenSetting;
-pub use model_files::ModelFilesConfig;
+pub use model_files::{FailedModel, ModelFilesConfig};
 pub use node::{NodeConfig, NodePart};
 pub use runtime::run_role;
 pub use shutdown::{ShutdownSignal, ShutdownTrigger, shutdown_channel};

@@ -1,21 +1,23 @@
 //! The models that a server is started with: cut, stored, and served under their names.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
+use serde::Serialize;
 use tessera_control::{Manager, System, TaskDefinition};
 use tessera_core::{Error, Result};
 use tessera_deploy::BatchingChoice;
 use tessera_graph::{ExitSpec, Partition, SharedModel, Split};
-use tessera_repository::{ModelFile, Repository};
+use tessera_repository::{ModelFile, ModelShapes, NamedFile, Repository};
 
 /// Models to serve from the start on; what was served last, where there is none.
 #[derive(Clone, Debug, Default)]
 pub struct ModelFilesConfig {
-    /// ONNX files.
-    pub paths: Vec<PathBuf>,
-    /// Shapes of their inputs, by name.
-    pub shapes: BTreeMap<String, Vec<usize>>,
+    /// ONNX files, with the names of their tasks.
+    pub files: Vec<NamedFile>,
+    /// Shapes of their inputs.
+    pub shapes: ModelShapes,
     /// Their exits, where their manifests don't say.
     pub exits: Vec<ExitSpec>,
     /// Where to cut; else so that what they have in common is shared.
@@ -26,59 +28,117 @@ pub struct ModelFilesConfig {
     pub batching: bool,
 }
 
+/// A model that was to be served from the start on, and is not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FailedModel {
+    /// The name that its task would have.
+    pub name: String,
+    /// Its file.
+    pub path: PathBuf,
+    /// Why it is not served.
+    pub reason: String,
+}
+
 impl ModelFilesConfig {
     /// Notes the files that can't be read, before anything is made.
     pub(crate) fn note_unreadable(&self, wrong: &mut Vec<String>) {
-        for path in &self.paths {
+        for NamedFile { path, .. } in &self.files {
             if let Err(error) = std::fs::File::open(path) {
                 wrong.push(Error::from_io(path.display(), &error).to_string());
             }
         }
     }
 
-    /// Makes them the tasks that are served, or has those served that were last.
-    pub(crate) async fn start_tasks(&self, repository: &Path, manager: &Manager) -> Result<()> {
-        if self.paths.is_empty() {
-            return manager.restore_tasks().await.map(drop);
+    /// Makes them the tasks that are served, or has those served that were last. A model that can't
+    /// be served does not keep the others from it; fails where none can.
+    pub(crate) async fn start_tasks(
+        &self,
+        repository: &Path,
+        manager: &Manager,
+    ) -> Result<Vec<FailedModel>> {
+        if self.files.is_empty() {
+            manager.restore_tasks().await?;
+            return Ok(Vec::new());
         }
-        let names = tokio::task::block_in_place(|| self.store_models(repository))?;
-        let tasks = names.into_iter().map(|name| {
-            let mut task = TaskDefinition::of_model(&name);
-            if !self.batching {
-                task.batching = Some(BatchingChoice::Off);
-            }
-            (name, task)
-        });
-        let mut system = System::new(tasks.collect());
+        let (names, mut failed) = tokio::task::block_in_place(|| self.store_models(repository))?;
+        let mut system = System::new(names.iter().map(|name| self.define_task(name)).collect());
         system.fusion = self.fusion;
-        manager.put_system(system).await.map(drop)
+        tracing::info!(tasks = names.len(), "loading");
+        if let Err(error) = manager.put_system(system.clone()).await {
+            if names.len() == 1 && failed.is_empty() {
+                return Err(error);
+            }
+            failed.extend(self.start_each(&names, system, manager).await?);
+        }
+        if failed.len() == self.files.len() {
+            let reasons: Vec<String> =
+                failed.iter().map(|model| format!("{}: {}", model.name, model.reason)).collect();
+            return Err(Error::usage(format!("no model can be served: {}", reasons.join("; "))));
+        }
+        for FailedModel { name, reason, .. } in &failed {
+            tracing::error!(model = name, reason, "a model is not served");
+        }
+        Ok(failed)
     }
 
-    /// Puts the models into the repository; their names there.
-    fn store_models(&self, repository: &Path) -> Result<Vec<String>> {
-        let mut models = Vec::with_capacity(self.paths.len());
-        for path in &self.paths {
-            let model = ModelFile::read_file(path, &self.shapes, &self.exits)?;
-            // What is wrong with a model's exits is told here, with its name.
-            model.cut_points()?;
-            models.push(model);
+    fn define_task(&self, name: &str) -> (String, TaskDefinition) {
+        let mut task = TaskDefinition::of_model(name);
+        if !self.batching {
+            task.batching = Some(BatchingChoice::Off);
         }
-        let mut seen = BTreeMap::new();
-        for model in &models {
-            if let Some(other) = seen.insert(model.name(), &model.path) {
-                return Err(Error::usage(format!(
-                    "{} and {} would both be task \"{}\", expected different file names",
-                    other.display(),
-                    model.path.display(),
-                    model.name()
-                )));
+        (name.to_owned(), task)
+    }
+
+    /// Adds one task after the other; those that can't be served are told.
+    async fn start_each(
+        &self,
+        names: &[String],
+        mut system: System,
+        manager: &Manager,
+    ) -> Result<Vec<FailedModel>> {
+        system.tasks.clear();
+        manager.put_system(system).await?;
+        let mut failed = Vec::new();
+        for name in names {
+            let (name, task) = self.define_task(name);
+            if let Err(error) = manager.put_task(&name, task).await {
+                failed.extend(self.failure(&name, &error));
             }
         }
+        Ok(failed)
+    }
+
+    fn failure(&self, name: &str, error: &Error) -> Option<FailedModel> {
+        let file = self.files.iter().find(|file| file.name == name)?;
+        let (name, path) = (file.name.clone(), file.path.clone());
+        Some(FailedModel { name, path, reason: error.to_string() })
+    }
+
+    /// Puts the models into the repository; their names there, and those that can't be.
+    fn store_models(&self, repository: &Path) -> Result<(Vec<String>, Vec<FailedModel>)> {
+        let (mut models, mut failed) = (Vec::with_capacity(self.files.len()), Vec::new());
+        let mut used = BTreeSet::new();
+        for file in &self.files {
+            tracing::info!(model = file.name, file = %file.path.display(), "reading");
+            let read = ModelFile::read_named(file, &self.shapes, &self.exits, &mut used);
+            // Whether it can be cut at all is found out here, for this model alone.
+            match read.and_then(|model| model.split_into_blocks(None).map(|_| model)) {
+                Ok(model) => models.push(model),
+                Err(error) => failed.extend(self.failure(&file.name, &error)),
+            }
+        }
+        self.shapes.check_all_used(&used)?;
         let repository = Repository::open(repository)?;
+        let mut names = Vec::with_capacity(models.len());
+        let start = Instant::now();
         for (model, partition) in models.iter().zip(self.cut_models(&models)?) {
             repository.put_model(&model.name(), &partition)?;
+            let blocks = partition.graph.blocks.len();
+            let ms = start.elapsed().as_millis() as u64;
+            tracing::info!(model = model.name(), blocks, ms, "cut and stored");
+            names.push(model.name());
         }
-        Ok(models.iter().map(ModelFile::name).collect())
+        Ok((names, failed))
     }
 
     /// Cuts as the user asks, or else so that what the models have in common is shared.

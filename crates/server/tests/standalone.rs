@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tessera_control::TaskDefaults;
 use tessera_engine::{CudaOptions, EngineName};
+use tessera_repository::name_files;
 use tessera_server::{
     ControlConfig, GatewayConfig, ListenSetting, ManagedSiteConfig, ModelFilesConfig, NodeConfig,
     StandaloneConfig, StoreConfig, TelemetryConfig, TransportConfig, run_role, shutdown_channel,
@@ -74,7 +75,7 @@ fn a_shutdown_before_the_tasks_are_there_ends_the_server() {
         // One that takes a moment to find out that it is no model.
         let model = folder.path().join("model.onnx");
         std::fs::write(&model, b"").map_err(|error| tessera_core::Error::from_io("", &error))?;
-        config.models.paths = vec![model];
+        config.models.files = name_files(&[model]).unwrap();
         Ok(config.build().await?.start_tasks(&mut shutdown).await.is_ok_and(|it| it.is_some()))
     });
     assert!(!ready.unwrap());
@@ -88,7 +89,8 @@ fn all_settings_that_are_wrong_are_told_at_once_and_nothing_is_made() {
     let mut config = empty_server(&repository);
     config.gateway.grpc.address = taken.local_addr().unwrap();
     config.rest.address = taken.local_addr().unwrap();
-    config.models.paths = vec![PathBuf::from("missing.onnx"), PathBuf::from("gone.onnx")];
+    let missing = ["missing.onnx", "gone.onnx"].map(PathBuf::from);
+    config.models.files = name_files(&missing).unwrap();
     let error = run_role(config.build()).err().expect("two ports are taken").to_string();
     for word in ["grpc: ", "control: ", "missing.onnx", "gone.onnx"] {
         assert!(error.contains(word), "no {word} in: {error}");

@@ -20,7 +20,7 @@ impl ExperimentFailures {
             Ok(found) => Some(found),
             Err(error) => {
                 interrupt::wait_if_interrupted();
-                eprintln!("tessera: {what}: {error}");
+                output::print_notice(&format!("{what}: {error}"));
                 self.0 += 1;
                 None
             }
@@ -53,7 +53,7 @@ pub(crate) fn run_experiments(
         ),
         Err(error) if is_named(Scenarios) => failures.keep_or_report("scenarios", Err(error)),
         Err(error) => {
-            eprintln!("tessera: left out: {error}");
+            output::print_notice(&format!("left out: {error}"));
             None
         }
     };

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tessera_core::{Device, Result};
 use tessera_cuda::{NvmlMonitor, pci_bus_id};
+use tessera_report::output;
 
 /// How often memory is looked at.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(50);
@@ -52,7 +53,7 @@ impl GpuMeter {
         match NvmlMonitor::open() {
             Ok(monitor) => Ok(Self { gpu: Some((monitor, place)) }),
             Err(error) => {
-                eprintln!("tessera: no figures of memory and energy: {error}");
+                output::print_notice(&format!("no figures of memory and energy: {error}"));
                 Ok(Self { gpu: None })
             }
         }

@@ -14,6 +14,7 @@ use tessera_control::TaskDefaults;
 use tessera_core::{Device, Error, Result};
 use tessera_deploy::Isolation;
 use tessera_engine::{CudaOptions, EngineName};
+use tessera_repository::{ModelShapes, name_files};
 use tessera_server::{
     ControlConfig, GatewayConfig, ListenSetting, ManagedSiteConfig, ModelFilesConfig, NodeConfig,
     StandaloneConfig, StoreConfig, TelemetryConfig, TransportConfig,
@@ -22,8 +23,22 @@ use tessera_tensormq::Transport;
 use tracing::level_filters::LevelFilter;
 
 #[derive(Args)]
+#[command(mut_arg("blocks", |arg| {
+    arg.help(
+        "Cut each model into N blocks, the most expensive one as cheap as possible \
+         [default: so that what models have in common is shared, and run as one what is not]",
+    )
+}))]
+#[command(mut_arg("shapes", |arg| {
+    arg.value_name("[NAME:]INPUT=d,d,…").help(
+        "Fix the shape of an input, of all models that have it or of the one called NAME; repeat \
+         for more",
+    )
+}))]
 pub(crate) struct ServeArguments {
-    /// ONNX files
+    /// ONNX files; NAME=FILE where the file's name, or its folder's for several that are called
+    /// alike, is not what a task should be called
+    #[arg(value_name = "[NAME=]FILE")]
     pub(crate) models: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) model: ModelArguments,
@@ -95,7 +110,7 @@ pub(crate) struct ServeArguments {
     )]
     pub(crate) trace_headers: Option<String>,
     /// error, warn, info, debug or trace
-    #[arg(long, default_value = "warn", value_name = "LEVEL", env = "TESSERA_LOG")]
+    #[arg(long, default_value = "info", value_name = "LEVEL", env = "TESSERA_LOG")]
     pub(crate) log: LevelFilter,
     /// Write logs as JSON
     #[arg(long)]
@@ -113,12 +128,15 @@ impl ServeArguments {
         let transport = note_wrong(self.transport_between_processes(), &mut wrong);
         let shapes = note_wrong(self.model.parse_shapes(), &mut wrong);
         let exits = note_wrong(self.model.parse_exits(), &mut wrong);
-        let (Some(transport), Some(shapes), Some(exits)) = (transport, shapes, exits) else {
+        let files = note_wrong(name_files(&self.models), &mut wrong);
+        let (Some(transport), Some(shapes), Some(exits), Some(files)) =
+            (transport, shapes, exits, files)
+        else {
             return Err(Error::usage(wrong.join("; ")));
         };
         let models = ModelFilesConfig {
-            paths: self.models.clone(),
-            shapes,
+            files,
+            shapes: ModelShapes::new(shapes),
             exits,
             split: self.split.chosen_split(),
             fusion: !self.no_fusion,

@@ -26,6 +26,8 @@ struct InspectReport {
     exits: Vec<ExitSpec>,
     /// Why requests are not put together row by row; none where they can be.
     row_obstacle: Option<RowObstacle>,
+    /// Outputs whose maps were taken off, and what the columns of their tensors are.
+    map_outputs: Vec<MapColumns>,
     /// Whether dimensions of inputs that have the same name must have the same size.
     relies_on_dim_names: bool,
     cut_points: Vec<CutPoint>,
@@ -36,6 +38,12 @@ struct NamedTensorType {
     name: String,
     #[serde(rename = "type")]
     tensor_type: String,
+}
+
+#[derive(Serialize)]
+struct MapColumns {
+    output: String,
+    classes: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -114,6 +122,11 @@ fn inspect_model(model: &ModelFile, points: &CutPoints) -> InspectReport {
         exact,
         exits: model.exits.clone(),
         row_obstacle: prove_rows(graph, &model.types).obstacle().cloned(),
+        map_outputs: graph
+            .map_outputs()
+            .iter()
+            .map(|map| MapColumns { output: map.output.clone(), classes: map.classes.clone() })
+            .collect(),
         relies_on_dim_names: graph.relies_on_dim_names(),
         cut_points,
     }
@@ -149,6 +162,13 @@ fn print_inspection(report: &InspectReport) -> Result<()> {
         None => "rows        independent: requests can be put together".to_owned(),
         Some(obstacle) => format!("rows        {obstacle}: requests are not put together"),
     })?;
+    for map in &report.map_outputs {
+        output::print_line(&format!(
+            "map         {} is the tensor of its scores, a column for each of: {}",
+            map.output,
+            map.classes.join(", ")
+        ))?;
+    }
     if report.relies_on_dim_names {
         output::print_line(
             "sizes       must be equal where dimensions of inputs have the same name",

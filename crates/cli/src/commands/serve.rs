@@ -6,7 +6,9 @@ use tessera_report::output;
 use tessera_command::interrupt;
 use tessera_control::UnitStatus;
 use tessera_core::Result;
-use tessera_server::{ServerAddresses, ServerStatus, ShutdownSignal, shutdown_channel};
+use tessera_server::{
+    FailedModel, ServerAddresses, ServerStatus, ShutdownSignal, shutdown_channel,
+};
 use tracing::level_filters::LevelFilter;
 
 use crate::arguments::ServeArguments;
@@ -32,7 +34,7 @@ pub(super) fn run_instance() -> Result<()> {
     start_logging(LevelFilter::WARN, false);
     let result = tessera_server::run_instance(&mut std::io::stdin().lock(), std::io::stdout());
     if let Err(error) = &result {
-        eprintln!("tessera: {error}");
+        output::print_notice(&error.to_string());
     }
     // Without the usual goodbyes: libraries for GPUs take theirs badly.
     signal_hook::low_level::exit(i32::from(result.is_err()))
@@ -43,7 +45,7 @@ fn announce_server(status: &ServerStatus, json: bool) -> Result<()> {
     if json {
         return output::print_json_line(status);
     }
-    let ServerStatus { addresses, engine, cores, tasks, units, .. } = status;
+    let ServerStatus { addresses, engine, cores, tasks, units, failed, .. } = status;
     output::print_line(&format!("tessera {}, {engine}, {cores} cores", env!("CARGO_PKG_VERSION")))?;
     for (what, url) in address_lines(addresses) {
         output::print_line(&format!("  {what:<8} {url}"))?;
@@ -63,6 +65,9 @@ fn announce_server(status: &ServerStatus, json: bool) -> Result<()> {
             })
             .collect();
         output::print_line(&format!("  task {}: {}", task.name, path.join(" → ")))?;
+    }
+    for FailedModel { name, reason, .. } in failed {
+        output::print_line(&format!("  not served: {name}: {reason}"))?;
     }
     if tasks.is_empty() {
         output::print_line("  no tasks yet: tessera serve MODEL.onnx, or PUT /v1/system")?;

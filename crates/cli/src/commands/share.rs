@@ -1,13 +1,17 @@
 //! `tessera share`
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use tessera_report::{Table, format_bytes, output};
 
 use crate::arguments::ShareArguments;
 use serde::Serialize;
-use tessera_core::{ContentHash, Error, Result};
-use tessera_graph::{SharedModel, SharedPartitions};
-use tessera_repository::ModelFile;
+use tessera_command::parse_shapes;
+use tessera_core::{ContentHash, Result};
+use tessera_graph::{SharedModel, SharedPartitions, UnsharedWeights, find_unshared};
+use tessera_repository::{ModelFile, ModelShapes, name_files};
+
+/// Rows that are shown of what is not shared.
+const SHOWN_UNSHARED: usize = 20;
 
 #[derive(Serialize)]
 pub(super) struct ShareReport {
@@ -17,8 +21,22 @@ pub(super) struct ShareReport {
     pub(super) bytes_apart: u64,
     /// Bytes of weights with what is common kept once.
     pub(super) bytes_shared: u64,
+    /// What the repository saves: every weight is stored once.
     bytes_saved: u64,
     percent_saved: f64,
+    /// What memory and computing save: weights of blocks that are common as a whole.
+    bytes_in_common_blocks: u64,
+    /// Weights in common that are in no common block, the most bytes first; with --explain.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unshared: Vec<UnsharedRow>,
+}
+
+#[derive(Serialize)]
+struct UnsharedRow {
+    models: [String; 2],
+    blocks: [ContentHash; 2],
+    bytes: u64,
+    reason: String,
 }
 
 #[derive(Serialize)]
@@ -37,21 +55,17 @@ struct SharedBlock {
 pub(super) fn run_share(arguments: &ShareArguments) -> Result<()> {
     let bar = output::progress_bar(arguments.models.len() as u64 * 2, "sharing");
     let mut models = Vec::with_capacity(arguments.models.len());
-    for path in &arguments.models {
-        let model = ModelFile::read_file(path, &BTreeMap::new(), &[])?;
+    let shapes = ModelShapes::new(parse_shapes(&arguments.shapes)?);
+    let mut used = BTreeSet::new();
+    for file in &name_files(&arguments.models)? {
+        let model = ModelFile::read_named(file, &shapes, &[], &mut used)?;
         // What is wrong with a model's exits is told here, with its name.
         model.cut_points()?;
-        tessera_repository::check_model_name(&model.name())?;
         models.push(model);
         bar.inc(1);
     }
+    shapes.check_all_used(&used)?;
     let names: Vec<String> = models.iter().map(ModelFile::name).collect();
-    if let Some(twice) = (1..names.len()).find(|&index| names[..index].contains(&names[index])) {
-        return Err(Error::usage(format!(
-            "two of the models are called \"{}\", expected different file names",
-            names[twice]
-        )));
-    }
     let shared = share_models(&models, &mut |_| bar.inc(1))?;
     if !arguments.dry_run {
         let repository = super::split::open_to_write(&arguments.repository.repo)?;
@@ -60,7 +74,10 @@ pub(super) fn run_share(arguments: &ShareArguments) -> Result<()> {
         }
     }
     bar.finish_and_clear();
-    let report = sharing_report(&names, &shared);
+    let mut report = sharing_report(&names, &shared);
+    if arguments.explain {
+        report.unshared = explain_sharing(&names, &shared);
+    }
     if arguments.json {
         return output::print_json(&report);
     }
@@ -118,7 +135,20 @@ pub(super) fn sharing_report(names: &[String], shared: &SharedPartitions) -> Sha
         bytes_shared: once,
         bytes_saved: saved,
         percent_saved: if apart == 0 { 0.0 } else { saved as f64 * 100.0 / apart as f64 },
+        bytes_in_common_blocks: shared.bytes_in_common_blocks() as u64,
+        unshared: Vec::new(),
     }
+}
+
+/// Why weights in common are in no common block.
+fn explain_sharing(names: &[String], shared: &SharedPartitions) -> Vec<UnsharedRow> {
+    let row = |found: UnsharedWeights| UnsharedRow {
+        models: [names[found.models.0].clone(), names[found.models.1].clone()],
+        blocks: [found.blocks.0, found.blocks.1],
+        bytes: found.bytes as u64,
+        reason: found.reason,
+    };
+    find_unshared(shared).into_iter().map(row).collect()
 }
 
 fn print_sharing(report: &ShareReport) -> Result<()> {
@@ -145,10 +175,34 @@ fn print_sharing(report: &ShareReport) -> Result<()> {
     table.print_table()?;
     output::print_line("")?;
     output::print_line(&format!(
-        "{} of weights instead of {}: {} saved ({:.1} %)",
+        "{} of weights instead of {}: {} saved on disk ({:.1} %), {} in memory and computing",
         format_bytes(report.bytes_shared),
         format_bytes(report.bytes_apart),
         format_bytes(report.bytes_saved),
-        report.percent_saved
-    ))
+        report.percent_saved,
+        format_bytes(report.bytes_in_common_blocks)
+    ))?;
+    if report.bytes_in_common_blocks < report.bytes_saved && report.unshared.is_empty() {
+        output::print_line(
+            "--explain says which weights in common are in no common block, and why",
+        )?;
+    }
+    if report.unshared.is_empty() {
+        return Ok(());
+    }
+    output::print_line("")?;
+    let mut table = Table::new(&[">weights", "of", "in", "which differ in"]);
+    for row in report.unshared.iter().take(SHOWN_UNSHARED) {
+        table.add_row([
+            format_bytes(row.bytes),
+            row.models.join(", "),
+            row.blocks.map(|block| block.short_hex()).join(", "),
+            row.reason.clone(),
+        ]);
+    }
+    table.print_table()?;
+    match report.unshared.len().saturating_sub(SHOWN_UNSHARED) {
+        0 => Ok(()),
+        more => output::print_line(&format!("and {more} more; --json has all")),
+    }
 }

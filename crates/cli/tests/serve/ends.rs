@@ -222,7 +222,7 @@ fn models_that_can_not_be_served_are_refused_in_one_line() {
     let cases: [(&[&str], &[&str]); 5] = [
         (&["nobody.onnx"], &["nobody.onnx"]),
         (&["garbage.onnx"], &["garbage.onnx"]),
-        (&["chain.onnx", "other/chain.onnx"], &["chain.onnx", "other/chain.onnx", "\"chain\""]),
+        (&["x=chain.onnx", "x=other/chain.onnx"], &["chain.onnx", "other/chain.onnx", "\"x\""]),
         (&["chain.onnx", "--exit", "never=0.5"], &["chain.onnx", "never"]),
         (&["chain.onnx", "--isolation", "house"], &["house", "thread", "process"]),
     ];

@@ -17,4 +17,5 @@ mod load;
 mod models;
 mod monitoring;
 mod server;
+mod starting;
 mod system;

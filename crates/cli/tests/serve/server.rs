@@ -176,7 +176,7 @@ impl Place {
             .args(arguments)
             .args(["--repo", text(&self.repository()), "--engine", engine(), "--json"])
             .env("TMPDIR", self.temporary())
-            .env_remove("TESSERA_LOG");
+            .env("TESSERA_LOG", "warn");
         command
     }
 

@@ -12,6 +12,11 @@ use super::ort_value;
 /// Folder of the project that `scripts/fetch-onnxruntime` installs the library to.
 const PROJECT_FOLDER: &str = ".onnxruntime";
 
+/// Whether the user says where the library is.
+pub(crate) fn is_library_named() -> bool {
+    std::env::var_os("ORT_DYLIB_PATH").is_some_and(|path| !path.is_empty())
+}
+
 /// Where the library is: `ORT_DYLIB_PATH`, beside the binary, or in a `.onnxruntime` folder of the
 /// current folder or one above it or above the binary; in that order.
 pub fn find_library() -> Option<PathBuf> {

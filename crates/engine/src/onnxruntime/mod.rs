@@ -37,6 +37,7 @@ use prepared_block::{ExecutionTarget, PreparedBlock};
 use session_builder::{SessionBuilders, engine_error};
 
 pub use library::find_library;
+pub(crate) use library::is_library_named;
 
 /// The engine that is fast.
 pub struct OnnxRuntime {

@@ -8,11 +8,12 @@ use tessera_core::{DType, Dim, Error, Result, TensorType};
 
 use super::external::ExternalData;
 use super::{
-    GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, external, functions,
+    GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, external, functions, map_outputs,
     tensor_shape_proto, tensors, type_proto,
 };
 use crate::graph_links::link_graph;
 use crate::model::{Graph, GraphNode, ValueId, Weight};
+use crate::normal_form::normalise_nodes;
 use crate::operators::{self, canonical_domain};
 use crate::{body, constants};
 
@@ -38,6 +39,7 @@ pub fn from_proto(mut model: ModelProto, files: &mut dyn ExternalData) -> Result
         external::resolve_graph(graph, files)?;
     }
     functions::inline_functions(&mut model)?;
+    let map_outputs = map_outputs::take_off_maps(&mut model);
     let mut opsets = BTreeMap::new();
     for opset in &model.opset_import {
         let domain = canonical_domain(opset.domain()).to_owned();
@@ -51,7 +53,9 @@ pub fn from_proto(mut model: ModelProto, files: &mut dyn ExternalData) -> Result
     }
     let has_defaults = model.ir_version() >= 4;
     let graph = model.graph.take().unwrap_or_default();
-    GraphIndexer::new(opsets).index_graph(graph, has_defaults)
+    let mut graph = GraphIndexer::new(opsets).index_graph(graph, has_defaults)?;
+    graph.map_outputs = map_outputs;
+    Ok(graph)
 }
 
 /// Builds the indexed graph: gives numbers to names and finds what is wrong with them.
@@ -78,6 +82,7 @@ impl GraphIndexer {
             constant: Vec::new(),
             defaults: Vec::new(),
             relies_on_dim_names: false,
+            map_outputs: Vec::new(),
         };
         Self { ids: HashMap::new(), graph, defined: Vec::new() }
     }
@@ -95,6 +100,7 @@ impl GraphIndexer {
             }
         }
         self.index_outputs(&proto.output)?;
+        normalise_nodes(&mut self.graph);
         link_graph(&mut self.graph)?;
         Ok(self.graph)
     }

@@ -33,6 +33,7 @@ impl SupervisorInner {
             (Arc::clone(&slot.unit), slot.generation)
         };
         let name = instance_name(key, generation);
+        let start = Instant::now();
         let started = match unit.settings.isolation {
             Isolation::Thread => self.start_threads(&unit, &name),
             Isolation::Process => self.start_process(&unit, key, generation, &name),
@@ -50,6 +51,8 @@ impl SupervisorInner {
                 slot.state = InstanceState::Up;
                 slot.since = Instant::now();
                 drop(slots);
+                let ms = start.elapsed().as_millis() as u64;
+                tracing::info!(instance = name, ms, "up");
                 // Others may have come up while it was starting, of which nobody could tell it.
                 if let Some(process) = started {
                     process.send_command(&UnitProcessCommand::Peers(self.peers.addresses())).ok();

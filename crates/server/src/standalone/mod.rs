@@ -23,7 +23,7 @@ use tessera_telemetry::{TakeSample, Telemetry};
 
 use crate::gateway::{BoundGateway, GatewayConfig};
 use crate::listeners::{ListenSetting, Listener, RunningListener};
-use crate::model_files::ModelFilesConfig;
+use crate::model_files::{FailedModel, ModelFilesConfig};
 use crate::shutdown::{ShutdownSignal, ShutdownTrigger, shutdown_channel};
 use crate::state_folder::create_state_folder;
 use crate::telemetry::{TelemetryConfig, serve_telemetry};
@@ -95,6 +95,9 @@ pub struct ServerStatus {
     pub tasks: Vec<TaskStatus>,
     /// What runs for that.
     pub units: Vec<UnitStatus>,
+    /// Models that were to be served from the start on, and are not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<FailedModel>,
 }
 
 /// Sockets of all parts that listen.
@@ -175,16 +178,16 @@ impl Standalone {
     /// Starts what is to be served, and is ready then; nothing where the shutdown came first.
     pub async fn start_tasks(self, shutdown: &mut ShutdownSignal) -> Result<Option<ReadyServer>> {
         let starting = self.models.start_tasks(&self.repository, self.site.manager());
-        tokio::select! {
+        let failed = tokio::select! {
             started = starting => started?,
             () = shutdown.shutdown_requested() => {
                 self.stop_node();
                 return Ok(None);
             }
-        }
+        };
         tessera_engine::release_freed_memory();
         self.is_up.store(true, Ordering::Release);
-        Ok(Some(ReadyServer(self)))
+        Ok(Some(ReadyServer { server: self, failed }))
     }
 
     fn stop_node(&self) {
@@ -193,25 +196,29 @@ impl Standalone {
 }
 
 /// A server that serves what it was asked for.
-pub struct ReadyServer(Standalone);
+pub struct ReadyServer {
+    server: Standalone,
+    failed: Vec<FailedModel>,
+}
 
 impl ReadyServer {
     /// Where it is, and what it serves.
     pub fn server_status(&self) -> ServerStatus {
-        let site = self.0.site.local_site();
+        let site = self.server.site.local_site();
         ServerStatus {
-            addresses: self.0.addresses.clone(),
+            addresses: self.server.addresses.clone(),
             process: std::process::id(),
             engine: site.engine_name(),
             cores: site.core_count(),
             tasks: site.list_tasks(),
             units: site.list_units(),
+            failed: self.failed.clone(),
         }
     }
 
     /// Serves until the shutdown; then answers what was accepted, and ends.
     pub async fn run_until(self, shutdown: &mut ShutdownSignal) {
-        let Self(server) = self;
+        let Self { server, .. } = self;
         shutdown.shutdown_requested().await;
         let (site, dispatcher) = (server.site.local_site(), server.site.local_site().dispatcher());
         tracing::info!("stopping: {} requests are on their way", site.in_flight());
