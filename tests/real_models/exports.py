@@ -32,6 +32,26 @@ def export(path: Path, module, arguments: tuple, names: list[str], axes: dict | 
     torch.onnx.export(module, arguments, path, **options)
 
 
+def enliven(module, x):
+    """Sees to it that answers depend on the input: without training, many architectures give zeros.
+
+    Weights that begin as zeros get values, and batch normalisation gets the statistics of `x`.
+    """
+    import torch
+
+    module.eval()
+    for weight in module.parameters():
+        if weight.dim() > 1 and not weight.any():
+            torch.nn.init.normal_(weight, std=0.02)
+    normalisations = [part for part in module.modules() if hasattr(part, "running_mean")]
+    for part in normalisations:
+        part.momentum = None
+        part.train()
+    with torch.no_grad():
+        module(x)
+    module.eval()
+
+
 def one_input(module, call: Callable):
     """A module whose answer to one tensor is what `call` makes of it."""
     import torch
@@ -76,8 +96,8 @@ def picture_model(
 
         torch.manual_seed(0)
         module = build()
-        rows = 1 if axes == "none" else 2
-        x = torch.randn(rows, 3, *size)
+        enliven(module, torch.randn(2, 3, *size))
+        x = torch.randn(1 if axes == "none" else 2, 3, *size)
         opened = {"batch": {0: "batch"}, "all": {0: "batch", 2: "height", 3: "width"}}.get(axes)
         export(path, module, (x,), ["x"], {"x": opened} if opened else None, dynamo)
 

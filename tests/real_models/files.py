@@ -24,6 +24,8 @@ class Model:
     shapes: tuple[Shapes, ...] = ({},)
     # lo <= value < hi, for inputs whose values mean something.
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # Inputs whose values change slowly along the last dimension, as those of speech do.
+    slow: tuple[str, ...] = ()
 
 
 def folder() -> Path:

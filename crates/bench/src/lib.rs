@@ -18,6 +18,7 @@ mod process_memory;
 mod serve;
 mod siblings;
 pub mod strategies;
+mod tasks;
 mod test_server;
 mod transport;
 mod zoo_file;
@@ -33,6 +34,7 @@ use overload::BenchOverload;
 use placement::BenchPlacement;
 use serve::BenchServe;
 use siblings::{BenchResident, BenchSiblings};
+use tasks::BenchTasks;
 use transport::{BenchHop, BenchKill, BenchPeer, BenchRelay};
 
 /// What can be measured.
@@ -58,6 +60,8 @@ pub enum BenchCommand {
     Overload(BenchOverload),
     /// Change the tasks of a server under load, and count the failed requests of one that stays
     Change(BenchChange),
+    /// More and more tasks that share a trunk: memory for each, and how long a change takes
+    Tasks(BenchTasks),
     /// Kill the processes of a server's units under load, and count answers and how soon units are
     /// back
     Faults(BenchFaults),
@@ -94,6 +98,7 @@ pub fn run_bench(command: &BenchCommand) -> Result<()> {
         BenchCommand::Serve(arguments) => serve::bench_serve(arguments),
         BenchCommand::Overload(arguments) => overload::bench_overload(arguments),
         BenchCommand::Change(arguments) => change::bench_change(arguments),
+        BenchCommand::Tasks(arguments) => tasks::bench_tasks(arguments),
         BenchCommand::Faults(arguments) => faults::bench_faults(arguments),
         BenchCommand::Gpu(arguments) => gpu::bench_gpu(arguments),
         BenchCommand::Kill(arguments) => transport::bench_kill(arguments),

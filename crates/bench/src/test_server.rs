@@ -46,7 +46,19 @@ impl TestServer {
             std::env::current_exe().map_err(|error| Error::from_io("this program", &error))?;
         let mut child = Command::new(own)
             .arg("serve")
-            .args(["--json", "--http", "0", "--grpc", "0", "--metrics", "0", "--control", "0"])
+            .args([
+                "--json",
+                "--log",
+                "warn",
+                "--http",
+                "0",
+                "--grpc",
+                "0",
+                "--metrics",
+                "0",
+                "--control",
+                "0",
+            ])
             .arg("--repo")
             .arg(repository)
             .args(arguments)

@@ -57,7 +57,8 @@ pub fn plan_deployment(tasks: &[PlannedTask], fuse: bool) -> Result<Deployment> 
             merge_settings(&mut unit.settings, &task.settings);
             // Proved for one path, it holds for all: the same blocks compute the same.
             unit.is_batchable |= is_batchable;
-            if !unit.tasks.contains(&task.name) {
+            // One task after the other: those that were there before are not looked through.
+            if unit.tasks.last() != Some(&task.name) {
                 unit.tasks.push(task.name.clone());
             }
             placed.push(route::FusedRun { unit: unit.id.clone(), range, inputs, outputs });
@@ -70,17 +71,19 @@ pub fn plan_deployment(tasks: &[PlannedTask], fuse: bool) -> Result<Deployment> 
 
 /// Gives units that run in another way another name: they can't stand for each other.
 fn name_units(deployment: &mut Deployment) {
+    let mut names: HashMap<UnitId, UnitId> = HashMap::with_capacity(deployment.units.len());
     for unit in &mut deployment.units {
         let UnitSettings { isolation, replicas: _, device: _, batching } = &unit.settings;
         let mut hasher = blake3::Hasher::new();
         hasher.update(unit.id.0.as_bytes());
         hasher.update(format!("{isolation} {batching:?}").as_bytes());
         let named = UnitId(hasher.finalize().to_hex().as_str()[..12].to_owned());
-        let steps = deployment.routes.iter_mut().filter(|route| unit.tasks.contains(&route.task));
-        for step in steps.flat_map(|route| &mut route.steps).filter(|step| step.unit == unit.id) {
+        names.insert(std::mem::replace(&mut unit.id, named.clone()), named);
+    }
+    for step in deployment.routes.iter_mut().flat_map(|route| &mut route.steps) {
+        if let Some(named) = names.get(&step.unit) {
             step.unit = named.clone();
         }
-        unit.id = named;
     }
 }
 

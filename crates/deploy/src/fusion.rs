@@ -36,13 +36,38 @@ fn block_signature(task: &PlannedTask, index: usize) -> BlockSignature {
     (node.block, types.collect(), task.settings.device_of(index))
 }
 
+/// A set of tasks that are inserted in the order of their numbers. Compared by a hash: a block may
+/// have a thousand users, and a thousand blocks be compared with it.
+#[derive(Clone, Default)]
+struct TaskSet {
+    last: Option<usize>,
+    hash: [u8; 32],
+}
+
+impl TaskSet {
+    fn insert(&mut self, task: usize) {
+        if self.last != Some(task) {
+            self.last = Some(task);
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(&self.hash).update(&task.to_le_bytes());
+            self.hash = *hasher.finalize().as_bytes();
+        }
+    }
+}
+
+impl PartialEq for TaskSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.last == other.last && self.hash == other.hash
+    }
+}
+
 /// Per task, the runs of its blocks that are one unit each.
 pub(crate) fn fusion_groups(tasks: &[PlannedTask], fuse: bool) -> Vec<Vec<Range<usize>>> {
     let single = |task: &PlannedTask| (0..task.graph.blocks.len()).map(|at| at..at + 1).collect();
     if !fuse {
         return tasks.iter().map(single).collect();
     }
-    let mut users: HashMap<BlockSignature, BTreeSet<usize>> = HashMap::new();
+    let mut users: HashMap<BlockSignature, TaskSet> = HashMap::new();
     for (number, task) in tasks.iter().enumerate() {
         for index in 0..task.graph.blocks.len() {
             users.entry(block_signature(task, index)).or_default().insert(number);
@@ -69,7 +94,7 @@ pub(crate) fn fusion_groups(tasks: &[PlannedTask], fuse: bool) -> Vec<Vec<Range<
         })
         .collect();
     // A run is fused where all who use its blocks have the same run: wired alike, giving the same.
-    let mut seen: HashMap<RunWiring, BTreeSet<usize>> = HashMap::new();
+    let mut seen: HashMap<RunWiring, TaskSet> = HashMap::new();
     for (number, (task, runs)) in tasks.iter().zip(&candidates).enumerate() {
         for run in runs {
             seen.entry(run_wiring(task, run.clone())).or_default().insert(number);

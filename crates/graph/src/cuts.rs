@@ -114,6 +114,7 @@ impl CutPoints {
             let found = living.main_and_sides().filter(|(main, sides)| {
                 position + 1 < order.len()
                     && graph.producer(*main).is_some()
+                    && !is_within_quantisation(graph, *main)
                     && std::iter::once(main).chain(sides).all(|&value| types.get(value).is_some())
             });
             if let Some((tensor, sides)) = found {
@@ -159,6 +160,19 @@ impl CutPoints {
         };
         Err(Error::usage(format!("\"{name}\" is no cut point: {reason}; {hint}")))
     }
+}
+
+/// Whether a tensor is between an operator and the quantisation of what it takes or gives. Engines
+/// compute the two as one, in 8 bits; the quantised tensor beside it is smaller, and a cut point too.
+fn is_within_quantisation(graph: &Graph, tensor: ValueId) -> bool {
+    let is_op = |node: NodeId, name: &str| {
+        let node = graph.node(node);
+        node.domain.is_empty() && node.op_type == name
+    };
+    let is_restored = graph.producer(tensor).is_some_and(|made| is_op(made, "DequantizeLinear"));
+    let users = graph.consumers(tensor);
+    let is_rounded = !users.is_empty() && users.iter().all(|&user| is_op(user, "QuantizeLinear"));
+    is_restored || is_rounded
 }
 
 /// Adds a cut; of several at the same tensor the one at which least is handed on.

@@ -14,8 +14,11 @@ use crate::latency_summary::median_of_sorted;
 use crate::memory::HostMemory;
 use crate::unit::LoadedUnit;
 
-/// The size of a dimension that is open and no batch.
+/// The size of a dimension that is open and no batch, such as tokens.
 const OPEN_DIMENSION_SIZE: usize = 16;
+/// Elements of an image, or of what became of it, whose height and width are open. Engines may not
+/// survive one of which their pooling leaves nothing.
+const OPEN_IMAGE_ELEMENTS: usize = 3 * 224 * 224;
 /// Rows of the batch that is tried.
 const TRIAL_ROWS: usize = 4;
 /// Runs of each, of which the middle counts.
@@ -131,6 +134,20 @@ fn time_runs(
     Ok((median_of_sorted(&times).unwrap_or(0.0), outputs))
 }
 
+/// What to take for an open dimension that is no batch.
+fn open_dimension_size(dtype: DType, dims: &[Dim]) -> usize {
+    match dims {
+        [_, channels, height, width] if dtype.is_float() => {
+            let fixed = [channels, height, width].into_iter().filter_map(Dim::fixed_size);
+            let rest = OPEN_IMAGE_ELEMENTS / fixed.product::<usize>().max(1);
+            let is_open = |dim: &Dim| dim.fixed_size().is_none();
+            let size = if is_open(height) && is_open(width) { rest.isqrt() } else { rest };
+            size.clamp(OPEN_DIMENSION_SIZE, 224)
+        }
+        _ => OPEN_DIMENSION_SIZE,
+    }
+}
+
 /// A tensor of this type; row `n` has the same elements in every batch. Integers are zero, which is
 /// an index into anything.
 fn synthetic_input(
@@ -138,12 +155,13 @@ fn synthetic_input(
     is_batchable: bool,
     rows: std::ops::Range<usize>,
 ) -> Result<Tensor> {
+    let dims = known.dims.as_deref().unwrap_or_default();
+    let open = open_dimension_size(known.dtype, dims);
     let size = |(index, dim): (usize, &Dim)| match dim {
         Dim::Fixed(size) => *size,
         _ if index == 0 && is_batchable => rows.len(),
-        _ => OPEN_DIMENSION_SIZE,
+        _ => open,
     };
-    let dims = known.dims.as_deref().unwrap_or_default();
     let shape: Vec<usize> = dims.iter().enumerate().map(size).collect();
     if known.dtype == DType::String {
         let count = shape.iter().product();

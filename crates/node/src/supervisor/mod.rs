@@ -243,7 +243,7 @@ impl NodeSupervisor {
     pub fn surplus_instances(&self, unit: &UnitId, replicas: usize) -> Vec<String> {
         let slots = lock(&self.0.slots);
         let more =
-            slots.iter().filter(|((id, number), _)| id == unit && *number >= replicas.max(1));
+            slots.range((unit.clone(), replicas.max(1))..).take_while(|((id, _), _)| id == unit);
         more.map(|(key, slot)| slot.name(key)).collect()
     }
 
@@ -306,11 +306,9 @@ impl NodeSupervisor {
     /// The instances of a unit that take requests.
     pub fn ready_instances(&self, unit: &UnitId) -> Vec<String> {
         let slots = lock(&self.0.slots);
-        let up = slots
-            .iter()
-            .filter(|((id, _), slot)| id == unit && slot.state == InstanceState::Up)
-            .map(|(key, slot)| slot.name(key));
-        up.collect()
+        let own = slots.range((unit.clone(), 0)..).take_while(|((id, _), _)| id == unit);
+        let up = own.filter(|(_, slot)| slot.state == InstanceState::Up);
+        up.map(|(key, slot)| slot.name(key)).collect()
     }
 
     /// Every instance there is.

@@ -1,6 +1,6 @@
 //! A node and its dispatcher as the one site that intent is carried out at.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -122,8 +122,11 @@ impl LocalSite {
                 applied.started.push(unit.id.to_string());
             }
         }
-        // Also those that are kept: they may have more replicas now.
-        let (node, units) = (self.node.supervisor.clone(), deployment.units.clone());
+        // Also those that are kept and others than before: they may have more replicas now.
+        let is_as_before = |unit: &&Unit| before.get(&unit.id).is_some_and(|known| known == *unit);
+        let units: Vec<Unit> =
+            deployment.units.iter().filter(|unit| !is_as_before(unit)).cloned().collect();
+        let node = self.node.supervisor.clone();
         let new: Vec<UnitId> = deployment
             .units
             .iter()
@@ -137,11 +140,12 @@ impl LocalSite {
         });
         started.await.map_err(|error| Error::lost(format!("starting units: {error}")))??;
         let mut entries = HashMap::new();
+        let with_exits = deployment.routes.iter().filter(|route| !route.exits.is_empty());
+        let splitting: HashSet<UnitId> =
+            with_exits.flat_map(|route| &route.steps).map(|step| step.unit.clone()).collect();
         for unit in &deployment.units {
             let facts = self.node.supervisor.unit_facts(&unit.id);
-            let splits = deployment.routes.iter().any(|route| {
-                !route.exits.is_empty() && route.steps.iter().any(|step| step.unit == unit.id)
-            });
+            let splits = splitting.contains(&unit.id);
             let window = self.instance_window(unit, facts.as_ref(), splits);
             let time = facts.as_ref().map_or_else(Default::default, |facts| facts.calibration.time);
             entries.insert(unit.id.clone(), UnitEntry { window, time });
@@ -172,8 +176,10 @@ impl LocalSite {
 
     /// Stops the instances that units have more than they should, once nothing passes them.
     fn retire_surplus(&self) {
-        for (id, unit) in self.lock_units().clone() {
-            for instance in self.node.supervisor.surplus_instances(&id, unit.settings.replicas) {
+        let replicas = |(id, unit): (&UnitId, &Unit)| (id.clone(), unit.settings.replicas);
+        let wanted: Vec<(UnitId, usize)> = self.lock_units().iter().map(replicas).collect();
+        for (id, replicas) in wanted {
+            for instance in self.node.supervisor.surplus_instances(&id, replicas) {
                 self.dispatch.dispatcher.retire_instance(&id, &instance);
                 let (node, dispatcher) =
                     (self.node.supervisor.clone(), self.dispatch.dispatcher.clone());
