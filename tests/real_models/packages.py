@@ -198,7 +198,7 @@ def sound() -> list[Model]:
     length = {"waveforms_lens": (8000, 16001)}
     return [
         pip("basic-pitch==0.4.0", "icassp_2022/nmp.onnx", "sound/basic-pitch", *pitch),
-        replace(smart_turn(), slow=("input_features",)),
+        smart_turn(),
         pip("onnx-asr==0.12.0", "data/nemo128.onnx", "sound/nemo128", *waves, **length),
         pip("piper-tts==1.8.0", "tashkeel/model.onnx", "sound/tashkeel", *tashkeel(), **arabic),
     ]
@@ -207,7 +207,8 @@ def sound() -> list[Model]:
 def smart_turn() -> Model:
     """To which all noise is the end of a sentence, unless it is slow."""
     turns = tuple({"input_features": (n, 80, 800)} for n in (1, 2))
-    return pip("pipecat-ai==1.14.0", "smart-turn-v3.2-cpu.onnx", "sound/smart-turn", *turns)
+    model = pip("pipecat-ai==1.14.0", "smart-turn-v3.2-cpu.onnx", "sound/smart-turn", *turns)
+    return replace(model, slow=("input_features",))
 
 
 def pictures() -> list[Model]:

@@ -15,8 +15,8 @@ HERE = Path(__file__).resolve().parent
 # What one model may take, with all that has to be fetched for it.
 SECONDS = 2400
 STOP_SECONDS = 90
-# How many of all models must be right.
-ENOUGH = 86
+# How many models may be wrong: of 88, at least 86 are to be right.
+MOST_WRONG = 2
 COLUMNS = ("cut points", "verify", "served", "served cut", "equal", "largest hop")
 WIDTHS = (11, 12, 7, 11, 9, 12)
 
@@ -161,7 +161,7 @@ def main() -> int:
     print(f"\n{right} of {len(results)} right{failing}")
     for result in wrong:
         print(f"  {result['name']}: {result['reasons'][0]}{more(result['reasons'])}")
-    return 1 if (wrong if given.only else right < ENOUGH) else 0
+    return 1 if (wrong if given.only else len(wrong) > MOST_WRONG) else 0
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ mod gpu;
 mod overload;
 mod placement;
 mod process_memory;
+mod request;
 mod serve;
 mod siblings;
 pub mod strategies;
@@ -32,6 +33,7 @@ use faults::BenchFaults;
 use gpu::BenchGpu;
 use overload::BenchOverload;
 use placement::BenchPlacement;
+use request::BenchRequest;
 use serve::BenchServe;
 use siblings::{BenchResident, BenchSiblings};
 use tasks::BenchTasks;
@@ -60,6 +62,8 @@ pub enum BenchCommand {
     Overload(BenchOverload),
     /// Change the tasks of a server under load, and count the failed requests of one that stays
     Change(BenchChange),
+    /// A request to a model that does nothing: what the server itself takes, and how many it answers
+    Request(BenchRequest),
     /// More and more tasks that share a trunk: memory for each, and how long a change takes
     Tasks(BenchTasks),
     /// Kill the processes of a server's units under load, and count answers and how soon units are
@@ -98,6 +102,7 @@ pub fn run_bench(command: &BenchCommand) -> Result<()> {
         BenchCommand::Serve(arguments) => serve::bench_serve(arguments),
         BenchCommand::Overload(arguments) => overload::bench_overload(arguments),
         BenchCommand::Change(arguments) => change::bench_change(arguments),
+        BenchCommand::Request(arguments) => request::bench_request(arguments),
         BenchCommand::Tasks(arguments) => tasks::bench_tasks(arguments),
         BenchCommand::Faults(arguments) => faults::bench_faults(arguments),
         BenchCommand::Gpu(arguments) => gpu::bench_gpu(arguments),

@@ -42,6 +42,9 @@ struct VerifyReport {
     absolute_tolerance: f64,
     /// Whether no output differs by more.
     same: bool,
+    /// Outputs whose elements are all below the absolute tolerance: these can't differ by more, and
+    /// being the same proves nothing of them.
+    too_small_to_compare: Vec<String>,
     outputs: Vec<OutputDifference>,
     /// The first block whose output differs by more; with --bisect.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,13 +146,19 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<()> {
         tolerance: tolerance.relative,
         absolute_tolerance: tolerance.absolute,
         same: worst.iter().all(|difference| tolerance.accepts(difference)),
+        too_small_to_compare: worst
+            .iter()
+            .filter(|difference| difference.max_absolute > 0.0)
+            .filter(|difference| difference.largest <= tolerance.absolute)
+            .map(|difference| difference.output.clone())
+            .collect(),
         outputs: worst,
         first_difference,
     };
     if arguments.json {
         output::print_json(&report)?;
     } else {
-        print_verification(&report)?;
+        print_verification(&report, arguments.bisect)?;
     }
     match report.outputs.iter().find(|difference| !tolerance.accepts(difference)) {
         None => Ok(()),
@@ -283,7 +292,7 @@ fn keep_worst(worst: &mut Vec<OutputDifference>, found: OutputDifference) {
     }
 }
 
-fn print_verification(report: &VerifyReport) -> Result<()> {
+fn print_verification(report: &VerifyReport, bisect: bool) -> Result<()> {
     let mut table =
         Table::new(&["output", ">largest difference", ">relative", ">largest element", "same top"]);
     for output in &report.outputs {
@@ -305,6 +314,19 @@ fn print_verification(report: &VerifyReport) -> Result<()> {
             first.difference.output,
             first.difference.max_absolute,
             first.difference.max_relative
+        ))?;
+    }
+    if bisect && !report.same && report.first_difference.is_none() {
+        output::print_line(
+            "no block differs from the model as one block that hands out the same tensors: what the \
+             engine optimises across cuts makes the difference",
+        )?;
+    }
+    for output in &report.too_small_to_compare {
+        output::print_line(&format!(
+            "the elements of \"{output}\" are all below the absolute tolerance, {:.1e}: this proves \
+             nothing; try other inputs, or --absolute-tolerance",
+            report.absolute_tolerance
         ))?;
     }
     let shapes = report.shapes.iter().map(|(name, shape)| {
