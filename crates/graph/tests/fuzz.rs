@@ -28,7 +28,7 @@ use tessera_graph::onnx::type_proto::Value as TypeValue;
 use tessera_graph::onnx::{GraphProto, ModelProto, NodeProto, TypeProto};
 use tessera_graph::{
     Block, ExitSpec, Graph, InferredTypes, NoExternalData, SharedModel, Split, block_cost,
-    cut_points, read_model, share_blocks, split_into_chain,
+    cut_points, fold_shapes, read_model, share_blocks, split_into_chain,
 };
 
 /// A case that takes longer than this hangs.
@@ -363,6 +363,12 @@ fn go_through(file: &Bytes, original: &Model) -> bool {
     };
     let types = infer_types(&graph, &BTreeMap::new()).unwrap();
     let exits = exits_of(&graph);
+    if let Ok(folded) = fold_shapes(graph.clone(), &types) {
+        let types = infer_types(&folded, &BTreeMap::new());
+        check(types.and_then(|types| {
+            split_into_chain(&folded, &types, &Split::Every, &exits).map(|_| ())
+        }));
+    }
     check(cut_points(&graph, &types, &exits).map(|_| ()));
     for how in [Split::Every, Split::Blocks(2), Split::Blocks(5)] {
         check(cut(&graph, &types, &how, &exits));
