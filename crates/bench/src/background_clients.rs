@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
-use tessera_core::{Error, Result, lock};
+use tessera_core::{Result, lock};
 use tessera_repository::ModelFile;
 use tessera_zoo::{Architecture, Recipe, SharedStages, random_inputs};
 
@@ -46,10 +46,7 @@ impl CheckedRequest {
     /// Asks once, to know the answer.
     pub(crate) fn new(request: TestInferRequest, server: &TestServer) -> Result<Self> {
         let (_, answer) = request.send_to(&mut TestClient::connect(server.announced.http)?)?;
-        if answer.status != 200 {
-            let text = String::from_utf8_lossy(&answer.body).into_owned();
-            return Err(Error::engine(format!("the first answer: {} {text}", answer.status)));
-        }
+        let answer = answer.require_ok("the first request")?;
         let expected = trailing_floats(&answer.body, usize::MAX);
         Ok(Self { request, expected })
     }

@@ -18,6 +18,7 @@ mod process_memory;
 mod request;
 mod serve;
 mod siblings;
+mod stored_model;
 pub mod strategies;
 mod tasks;
 mod test_server;

@@ -1,6 +1,5 @@
 //! `tessera bench request`: what a request costs where the model takes no time.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,12 +11,13 @@ use tessera_core::{DType, Dim, Error, Result, Tensor};
 use tessera_deploy::Isolation;
 use tessera_engine::{EngineName, LoadOptions};
 use tessera_graph::builder::GraphBuilder;
-use tessera_graph::{NoExternalData, Partition, Split, infer, split_into_chain};
+use tessera_graph::{Partition, Split};
 use tessera_node::{ExitPolicy, ModelLoader, median_of_sorted};
 use tessera_report::{Table, output};
 use tessera_repository::Repository;
 use tessera_repository::unfinished_files::temporary_folder;
 
+use super::stored_model::store_model;
 use super::test_server::{TestClient, TestInferRequest, TestServer};
 
 /// Elements of the input.
@@ -63,7 +63,7 @@ struct RequestRow {
 pub(crate) fn bench_request(arguments: &BenchRequest) -> Result<()> {
     let folder = temporary_folder()?;
     let repository = folder.path().join("repository");
-    let partition = store_model(&repository)?;
+    let partition = store_nothing(&repository)?;
     let mut report = RequestReport { engine_us: measure_engine(&partition)?, rows: Vec::new() };
     let duration = Duration::from_secs_f64(arguments.seconds.clamp(0.1, 600.0));
     for isolation in [Isolation::Thread, Isolation::Process] {
@@ -101,18 +101,14 @@ pub(crate) fn bench_request(arguments: &BenchRequest) -> Result<()> {
     print_requests(&report)
 }
 
-fn store_model(repository: &Path) -> Result<Partition> {
+fn store_nothing(repository: &Path) -> Result<Partition> {
     let mut graph = GraphBuilder::new("nothing");
     let dims = [Dim::Symbol("batch".to_owned()), Dim::Fixed(WIDTH)];
     let x = graph.add_input("x", DType::F32, dims);
     graph.add_node_into("nothing", "Relu", &[&x], &["y"], []);
     graph.add_output("y");
-    let proto = prost::Message::encode_to_vec(&graph.build_model());
-    let graph = tessera_graph::read_model(proto.into(), &mut NoExternalData)?;
-    let types = infer::infer_types(&graph, &BTreeMap::new())?;
-    let partition = split_into_chain(&graph, &types, &Split::Blocks(1), &[])?;
-    Repository::open_or_create(repository)?.put_model("nothing", &partition)?;
-    Ok(partition)
+    let repository = Repository::open_or_create(repository)?;
+    store_model(&repository, "nothing", &graph.build_model(), &Split::Blocks(1))
 }
 
 fn measure_engine(partition: &Partition) -> Result<f64> {
@@ -152,10 +148,7 @@ fn ask_for(
                 request.send_to(&mut client)?.1
             };
             times.push(asked.elapsed().as_secs_f64() * 1e6);
-            if answer.status != 200 {
-                let text = String::from_utf8_lossy(&answer.body).into_owned();
-                return Err(Error::engine(format!("{} {text}", answer.status)));
-            }
+            answer.require_ok("a request")?;
             if !pause.is_zero() {
                 std::thread::sleep(pause);
             }

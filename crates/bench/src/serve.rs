@@ -266,10 +266,7 @@ fn measure_serve_latency(
 
 fn time_answer(request: &TestInferRequest, client: &mut TestClient) -> Result<Duration> {
     let (took, answer) = request.send_to(client)?;
-    if answer.status != 200 {
-        let text = String::from_utf8_lossy(&answer.body).into_owned();
-        return Err(Error::engine(format!("the server answered {}: {text}", answer.status)));
-    }
+    answer.require_ok("a request")?;
     Ok(took)
 }
 

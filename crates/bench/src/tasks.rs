@@ -8,12 +8,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tessera_core::{DType, Dim, Random, Result};
 use tessera_graph::builder::GraphBuilder;
-use tessera_graph::{NoExternalData, Split, infer, onnx, split_into_chain};
+use tessera_graph::{Split, onnx};
 use tessera_node::median_of_sorted;
 use tessera_report::{Table, format_bytes, output};
 use tessera_repository::Repository;
 use tessera_repository::unfinished_files::temporary_folder;
 
+use super::stored_model::store_model;
 use super::test_server::{TestClient, TestInferRequest, TestServer};
 
 /// Features of the trunk.
@@ -112,13 +113,9 @@ fn sibling(seed: u64) -> onnx::ModelProto {
 fn store_siblings(repository: &Path, count: usize) -> Result<()> {
     let bar = output::progress_bar(count as u64, "preparing");
     let repository = Repository::open_or_create(repository)?;
+    let split = Split::At(vec![format!("trunk{}", LAYERS - 1)]);
     for number in 0..count {
-        let proto = prost::Message::encode_to_vec(&sibling(number as u64));
-        let graph = tessera_graph::read_model(proto.into(), &mut NoExternalData)?;
-        let types = infer::infer_types(&graph, &std::collections::BTreeMap::new())?;
-        let split = Split::At(vec![format!("trunk{}", LAYERS - 1)]);
-        let partition = split_into_chain(&graph, &types, &split, &[])?;
-        repository.put_model(&format!("task{number}"), &partition)?;
+        store_model(&repository, &format!("task{number}"), &sibling(number as u64), &split)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -166,10 +163,7 @@ fn measure_requests(server: &TestServer, count: usize) -> Result<f64> {
         let task = format!("task{}", round % count);
         let request = TestInferRequest::new(&task, "x", &[1, WIDTH], &tensor);
         let (time, answer) = request.send_to(&mut client)?;
-        if answer.status != 200 {
-            let text = String::from_utf8_lossy(&answer.body).into_owned();
-            return Err(tessera_core::Error::engine(format!("{task}: {} {text}", answer.status)));
-        }
+        answer.require_ok(&task)?;
         times.push(time.as_secs_f64() * 1e6);
     }
     times.sort_by(f64::total_cmp);

@@ -153,6 +153,19 @@ pub(crate) struct HttpAnswer {
     pub(crate) body: Vec<u8>,
 }
 
+impl HttpAnswer {
+    /// The answer, where it is what was asked for; `what` says what that was.
+    pub(crate) fn require_ok(self, what: &str) -> Result<Self> {
+        match self.status {
+            200 => Ok(self),
+            status => {
+                let text = String::from_utf8_lossy(&self.body);
+                Err(Error::engine(format!("{what}: the server answered {status}: {text}")))
+            }
+        }
+    }
+}
+
 impl TestClient {
     pub(crate) fn connect(address: SocketAddr) -> Result<Self> {
         let fail = |error: std::io::Error| Error::from_io(address, &error);

@@ -46,7 +46,9 @@ pub use infer::InferredTypes;
 pub use model::{Graph, GraphNode, NodeId, ValueId, Weight};
 pub use onnx::external::{ExternalData, NoExternalData};
 pub use onnx::read::read_model;
-pub use partition::{Partition, Split, cut_points, partition_graph, split_into_chain};
+pub use partition::{
+    Partition, Split, check_outputs, cut_points, partition_graph, split_into_chain,
+};
 pub use precision::Precision;
 pub use rows::{RowObstacle, RowProof, prove_rows};
 pub use share::{SharedModel, SharedPartitions, share_blocks};

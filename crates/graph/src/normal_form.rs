@@ -96,7 +96,7 @@ fn take_identities_away(graph: &mut Graph) {
     for &first in same.keys() {
         let (mut path, mut value) = (Vec::new(), first);
         while let (None, Some(&before)) = (sources.get(&value), same.get(&value)) {
-            // A file may have a circle of them, which is told when the graph is linked.
+            // A file may have a cycle of them, which is refused when the graph is linked.
             if path.len() > same.len() {
                 return;
             }

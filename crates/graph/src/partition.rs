@@ -69,6 +69,11 @@ pub fn cut_points(graph: &Graph, types: &InferredTypes, exits: &[ExitSpec]) -> R
     Ok(CutPoints::find_cuts(graph, types, &|id| branches.of_node[id.index()].is_none()))
 }
 
+/// Checks that every output of `graph` is a tensor, which can leave a block.
+pub fn check_outputs(graph: &Graph, types: &InferredTypes) -> Result<()> {
+    graph.outputs().iter().try_for_each(|&id| types.require_type(graph, id).map(drop))
+}
+
 /// A graph that is about to be cut into a chain.
 pub(crate) struct ChainSplitter<'a> {
     pub(crate) graph: &'a Graph,

@@ -102,7 +102,7 @@ impl LightNodes {
             light.inputs_of[input.index()] = vec![input];
         }
         let small_constants = SmallConstants::find(graph);
-        // Per value, what it costs to compute it; an overestimate where paths join.
+        // Per value, what the longest way to it costs; what joins from the side is not counted.
         let mut cost_of = vec![0u64; graph.value_count()];
         for &id in order {
             let node = graph.node(id);

@@ -91,6 +91,13 @@ impl ModelFile {
             .map_err(|error| error.with_context(self.path.display()))
     }
 
+    /// Whether it can be cut at all; its weights are not touched.
+    pub fn check_cuttable(&self) -> Result<()> {
+        let checked = tessera_graph::check_outputs(&self.graph, &self.types);
+        checked.map_err(|error| error.with_context(self.path.display()))?;
+        self.cut_points().map(drop)
+    }
+
     /// Cuts it as the user asks; else into a few blocks, enough that each exit has a block to hang
     /// off, or as many as it can be cut into.
     pub fn split_into_blocks(&self, split: Option<&Split>) -> Result<Partition> {

@@ -89,7 +89,7 @@ impl ModelFilesConfig {
         (name.to_owned(), task)
     }
 
-    /// Adds one task after the other; those that can't be served are told.
+    /// Adds one task after the other; returns those that can't be served.
     async fn start_each(
         &self,
         names: &[String],
@@ -122,7 +122,7 @@ impl ModelFilesConfig {
             tracing::info!(model = file.name, file = %file.path.display(), "reading");
             let read = ModelFile::read_named(file, &self.shapes, &self.exits, &mut used);
             // Whether it can be cut at all is found out here, for this model alone.
-            match read.and_then(|model| model.split_into_blocks(None).map(|_| model)) {
+            match read.and_then(|model| model.check_cuttable().map(|()| model)) {
                 Ok(model) => models.push(model),
                 Err(error) => failed.extend(self.failure(&file.name, &error)),
             }

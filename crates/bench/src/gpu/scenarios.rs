@@ -215,11 +215,7 @@ fn ask_each(setup: &GpuBenchSetup, server: &TestServer) -> Result<()> {
     for task in &server.announced.tasks {
         let request = TestInferRequest::new(&task.name, setup.input_name(), given.shape(), bytes);
         let (_, answer) = request.send_to(&mut client)?;
-        if answer.status != 200 {
-            let text = String::from_utf8_lossy(&answer.body).into_owned();
-            let (task, status) = (&task.name, answer.status);
-            return Err(Error::engine(format!("task {task} answered {status}: {text}")));
-        }
+        answer.require_ok(&format!("task {}", task.name))?;
     }
     Ok(())
 }

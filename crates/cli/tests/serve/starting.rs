@@ -23,7 +23,7 @@ fn models_that_are_called_alike_have_the_names_of_their_folders() {
     assert_close(&answer("first"), &answer("third"));
     assert_ne!(answer("first"), answer("second"));
     server.stop();
-    // What can't be told apart is refused before anything is made.
+    // What would have the same name is refused before anything is made.
     let ran = place.serve_in_vain(&[&files[0], &files[0]]);
     assert!(ran.err.contains("both be called \"first\", expected NAME=FILE"), "{}", ran.err);
 }
@@ -39,8 +39,9 @@ fn a_model_that_cannot_be_served_does_not_keep_the_others_from_it() {
     assert_close(&answer, &place.run(&good, &[Input::row(&row(1))], &[])["y"]);
     assert_eq!(server.get("/v1/tasks")["tasks"].as_array().unwrap().len(), 1);
     server.stop();
-    let told = place.errors();
-    assert!(told.contains("a model is not served") && told.contains("bad.onnx"), "{told}");
+    let errors = place.errors();
+    let is_named = errors.contains("a model is not served") && errors.contains("bad.onnx");
+    assert!(is_named, "{errors}");
     let ran = place.serve_in_vain(&[text(&bad)]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.err.contains("bad.onnx: not an ONNX model"), "{}", ran.err);

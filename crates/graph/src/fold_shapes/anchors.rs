@@ -10,10 +10,9 @@ use tessera_core::{DType, Dim};
 
 use super::KnownTensor;
 use super::shape_facts::ShapeFacts;
+use crate::builder::int_attribute;
 use crate::infer::Element;
 use crate::model::{Graph, GraphNode, NodeId, ValueId};
-use crate::onnx::AttributeProto;
-use crate::onnx::attribute_proto::AttributeType;
 use crate::operators::is_cheap;
 use crate::recomputed::{SMALL_INPUTS, SmallConstants};
 use crate::size_estimate::SizeEstimates;
@@ -289,12 +288,7 @@ impl SizeRequest {
         attributes: &[(&str, i64)],
     ) -> ValueId {
         let output = self.add_value(graph, role);
-        let attribute = |(name, value): &(&str, i64)| AttributeProto {
-            name: Some((*name).to_owned()),
-            r#type: Some(AttributeType::Int as i32),
-            i: Some(*value),
-            ..AttributeProto::default()
-        };
+        let attribute = |&(name, value): &(&str, i64)| int_attribute(name, value);
         graph.nodes.push(GraphNode {
             name: graph.value_name(output).to_owned(),
             domain: String::new(),
