@@ -1,26 +1,26 @@
 //! What a change did, as `PUT /v1/system` answers it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 use tessera_deploy::{BatchingChoice, PlannedTask};
 
-use crate::site::AppliedUnits;
+use crate::site::{AppliedUnits, UsedUnit};
 
 /// What a change did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Changed {
     /// Units that were started.
     pub started: Vec<String>,
-    /// Units that ran before and still do.
+    /// Of the units that the tasks use, those that ran before.
     pub kept: Vec<String>,
     /// Units that were stopped.
     pub stopped: Vec<String>,
-    /// Of the units that run, those made of several blocks.
+    /// Of the units that the tasks use, those made of several blocks.
     pub fused: Vec<Fused>,
     /// Blocks that the document lists and no task uses.
     pub unused: Vec<String>,
-    /// Every task, with its version.
+    /// The tasks that the change is about, with their versions.
     pub tasks: BTreeMap<String, String>,
     /// What is not done as a task wants it, and why.
     pub warnings: Vec<String>,
@@ -38,12 +38,17 @@ pub struct Fused {
 impl Changed {
     pub(crate) fn new(
         applied: AppliedUnits,
+        units: Vec<UsedUnit>,
         unused: Vec<String>,
         tasks: BTreeMap<String, String>,
         warnings: Vec<String>,
     ) -> Self {
-        let AppliedUnits { started, kept, stopped, fused } = applied;
-        let fused = fused.into_iter().map(|(unit, blocks)| Fused { unit, blocks }).collect();
+        let AppliedUnits { started, stopped } = applied;
+        let new: HashSet<&String> = started.iter().collect();
+        let kept = units.iter().map(|unit| &unit.name).filter(|name| !new.contains(name));
+        let kept = kept.cloned().collect();
+        let fused = units.into_iter().filter(|unit| unit.blocks.len() > 1);
+        let fused = fused.map(|UsedUnit { name, blocks }| Fused { unit: name, blocks }).collect();
         Self { started, kept, stopped, fused, unused, tasks, warnings }
     }
 }

@@ -3,7 +3,7 @@
 //! The document of BlockFlow is one of these; what is richer has the same fields. Reading is in
 //! `intent_reader.rs`, as every problem of a document is told at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::{self, Display};
 
 use serde::de::{Deserialize, Deserializer};
@@ -40,13 +40,40 @@ impl System {
 
     /// The blocks that the document lists and no task uses.
     pub fn unused_blocks(&self) -> Vec<String> {
-        let is_used = |block: &&String| self.tasks.values().any(|task| task.has_block(block));
-        let blocks = self.blocks.iter().flatten();
-        blocks.filter(|block| !is_used(block)).cloned().collect()
+        let Some(blocks) = &self.blocks else { return Vec::new() };
+        let used: HashSet<&str> =
+            self.tasks.values().flat_map(TaskDefinition::block_names).collect();
+        blocks.iter().filter(|block| !used.contains(block.as_str())).cloned().collect()
+    }
+
+    /// What it says of all tasks together.
+    pub fn settings(&self) -> SystemSettings {
+        let Self { blocks, tasks: _, fusion, isolation } = self;
+        SystemSettings { blocks: blocks.clone(), fusion: *fusion, isolation: *isolation }
     }
 }
 
+/// What a system says of all tasks together.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct SystemSettings {
+    /// The blocks that paths may name, where the document lists them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<Vec<String>>,
+    /// Whether neighbouring blocks that nobody tells apart run as one.
+    pub fusion: bool,
+    /// What keeps the units of tasks apart that say nothing themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+}
+
 impl<'de> Deserialize<'de> for System {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let document = serde_json::Value::deserialize(deserializer)?;
+        Self::from_json(&document).map_err(serde::de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for TaskDefinition {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let document = serde_json::Value::deserialize(deserializer)?;
         Self::from_json(&document).map_err(serde::de::Error::custom)
@@ -104,10 +131,6 @@ impl TaskDefinition {
     /// A task that serves a whole model.
     pub fn of_model(model: impl Into<String>) -> Self {
         Self::new(TaskPath::Model(model.into()))
-    }
-
-    fn has_block(&self, block: &str) -> bool {
-        self.block_names().any(|name| name == block)
     }
 
     /// What its path names, with repetitions.

@@ -13,6 +13,7 @@ mod manager;
 mod names;
 mod openapi;
 mod plugin;
+mod redb_store;
 mod resolve;
 mod site;
 mod state;
@@ -23,15 +24,18 @@ mod tests;
 
 pub use api::{control_router, control_routes};
 pub use change::{Changed, Fused};
-pub use intent::{DeviceChoice, PathStep, StepInput, System, TaskDefinition, TaskPath};
+pub use intent::{
+    DeviceChoice, PathStep, StepInput, System, SystemSettings, TaskDefinition, TaskPath,
+};
 pub use json::read_json;
 pub use manager::{Manager, Restored};
 pub use names::check_task_name;
 pub use openapi::openapi_document;
 pub use plugin::PlacementPlugin;
+pub use redb_store::RedbStore;
 pub use site::{
     AppliedUnits, Catalogue, ExitStatus, InstanceReport, PingAnswer, Site, SiteFuture, TaskStatus,
-    UnitStatus,
+    UnitStatus, UsedUnit, used_units,
 };
-pub use store::{IntentStore, MemoryStore, RedbStore, StoredIntent, TaskVersion};
+pub use store::{IntentChange, IntentStore, MemoryStore, StoredIntent, StoredTask, TaskVersion};
 pub use task_defaults::TaskDefaults;

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tessera_core::{Error, Result};
-use tessera_deploy::TaskSettings;
+use tessera_deploy::{Isolation, TaskSettings};
 use tessera_graph::BlockGraph;
 use tokio::sync::Mutex;
 
@@ -18,9 +18,9 @@ use crate::intent::{System, TaskDefinition};
 use crate::located_value::join_problems;
 use crate::names::check_task_name;
 use crate::resolve;
-use crate::site::{Catalogue, Site, TaskStatus};
-use crate::state::{ServedState, unknown_task};
-use crate::store::{IntentStore, StoredIntent};
+use crate::site::{AppliedUnits, Catalogue, Site, TaskStatus};
+use crate::state::{ServedState, StateChange, unknown_task};
+use crate::store::{IntentChange, IntentStore};
 use crate::task_defaults::TaskDefaults;
 
 /// What a server serves again after it was started.
@@ -47,7 +47,7 @@ struct ManagerInner {
     /// Held by the change that is being carried out.
     changing: Mutex<()>,
     /// What is served now. Apart from `changing`, so that it can be read during a change.
-    state: RwLock<Arc<ServedState>>,
+    state: RwLock<ServedState>,
 }
 
 impl Manager {
@@ -114,15 +114,14 @@ impl Manager {
         run_to_completion(async move {
             let _one_at_a_time = inner.changing.lock().await;
             let planning = Arc::clone(&inner);
-            let Some((before, after)) = run_blocking(move || planning.plan_restored()).await?
-            else {
+            let Some(change) = run_blocking(move || planning.plan_restored()).await? else {
                 return Ok(Restored::default());
             };
-            for (name, reason) in &after.left_out {
+            let left_out = inner.state().left_out.clone();
+            for (name, reason) in &left_out {
                 tracing::error!(task = name, reason, "a task that was kept can't be served");
             }
-            let left_out = after.left_out.clone();
-            let changed = inner.carry_out(&before, after).await?;
+            let changed = inner.carry_out(change, ChangeScope::System).await?;
             Ok(Restored { changed, left_out })
         })
         .await
@@ -133,10 +132,9 @@ impl Manager {
         let inner = Arc::clone(&self.inner);
         run_to_completion(async move {
             let _one_at_a_time = inner.changing.lock().await;
-            let before = inner.state();
-            let (planning, was) = (Arc::clone(&inner), Arc::clone(&before));
-            let after = run_blocking(move || planning.plan_system(system, &was.stored)).await?;
-            inner.carry_out(&before, after).await
+            let planning = Arc::clone(&inner);
+            let change = run_blocking(move || planning.plan_system(&system)).await?;
+            inner.carry_out(change, ChangeScope::System).await
         })
         .await
     }
@@ -149,10 +147,9 @@ impl Manager {
         run_to_completion(async move {
             check_task_name(&name)?;
             let _one_at_a_time = inner.changing.lock().await;
-            let before = inner.state();
-            let (planning, was) = (Arc::clone(&inner), Arc::clone(&before));
-            let after = run_blocking(move || planning.plan_with_task(&was, &name, &task)).await?;
-            inner.carry_out(&before, after).await
+            let (planning, of) = (Arc::clone(&inner), name.clone());
+            let change = run_blocking(move || planning.plan_with_task(&of, &task)).await?;
+            inner.carry_out(change, ChangeScope::Task(name)).await
         })
         .await
     }
@@ -162,15 +159,14 @@ impl Manager {
         let (inner, name) = (Arc::clone(&self.inner), name.to_owned());
         run_to_completion(async move {
             let _one_at_a_time = inner.changing.lock().await;
-            let before = inner.state();
-            let mut after = ServedState::clone(&before);
-            if after.stored.system.tasks.remove(&name).is_none() {
-                return Err(unknown_task(&name));
-            }
-            after.stored.versions.remove(&name);
-            after.planned.remove(&name);
-            after.left_out.remove(&name);
-            inner.carry_out(&before, after).await
+            let change = {
+                let state = inner.state();
+                if !state.stored.system.tasks.contains_key(&name) {
+                    return Err(unknown_task(&name));
+                }
+                StateChange { removed: vec![name.clone()], ..state.begin_change() }
+            };
+            inner.carry_out(change, ChangeScope::Task(name)).await
         })
         .await
     }
@@ -183,29 +179,37 @@ impl Manager {
         let (inner, task, exit) = (Arc::clone(&self.inner), task.to_owned(), exit.to_owned());
         run_to_completion(async move {
             let _one_at_a_time = inner.changing.lock().await;
-            let mut after = ServedState::clone(&inner.state());
-            let before = after.set_threshold(&task, &exit, threshold)?;
+            let (change, before) = inner.state().plan_threshold(&task, &exit, threshold)?;
             inner.site.set_threshold(&task, &exit, threshold)?;
-            if let Err(error) = inner.save_state(&after).await {
+            let kept = inner.state().intent_change(&change);
+            if let Err(error) = inner.save_change(kept).await {
                 if let Err(second) = inner.site.set_threshold(&task, &exit, before) {
                     tracing::error!(task, exit, %second, "a threshold could not be set back");
                 }
                 return Err(error);
             }
-            inner.set_state(after);
+            inner.apply_change(change);
             Ok(())
         })
         .await
     }
 }
 
+/// What a change is about.
+enum ChangeScope {
+    /// All tasks.
+    System,
+    /// One of them.
+    Task(String),
+}
+
 impl ManagerInner {
-    fn state(&self) -> Arc<ServedState> {
-        Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+    fn state(&self) -> RwLockReadGuard<'_, ServedState> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_state(&self, state: ServedState) {
-        *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
+    fn apply_change(&self, change: StateChange) {
+        self.state.write().unwrap_or_else(PoisonError::into_inner).apply_change(change);
     }
 
     /// What one task needs.
@@ -213,21 +217,23 @@ impl ManagerInner {
         &self,
         name: &str,
         task: &TaskDefinition,
-        system: &System,
+        system_isolation: Option<Isolation>,
     ) -> Result<(BlockGraph, TaskSettings)> {
         let found = resolve::resolve_graph(task, self.catalogue.as_ref());
-        let (graph, device_overrides) =
+        let (graph, devices) =
             found.map_err(|error| error.with_context(format!("task \"{name}\"")))?;
-        Ok((graph, resolve::resolve_settings(task, device_overrides, system, &self.defaults)))
+        let settings = resolve::resolve_settings(task, devices, system_isolation, &self.defaults);
+        Ok((graph, settings))
     }
 
     /// What `system` needs; where tasks can't be served the error says so of each.
-    fn plan_system(&self, system: System, before: &StoredIntent) -> Result<ServedState> {
-        let mut after = ServedState::default();
+    fn plan_system(&self, system: &System) -> Result<StateChange> {
+        let state = self.state();
+        let mut change = StateChange { settings: system.settings(), ..state.begin_change() };
         let mut errors = Vec::new();
         for (name, task) in &system.tasks {
-            match self.plan_task(name, task, &system) {
-                Ok(planned) => after.put_task(before, name, task, planned)?,
+            match self.plan_task(name, task, system.isolation) {
+                Ok(planned) => state.put_task(&mut change, name, task, planned)?,
                 Err(error) => errors.push(error),
             }
         }
@@ -236,72 +242,86 @@ impl ManagerInner {
             let problems = errors.iter().map(Error::to_string).collect();
             return Err(Error::new(kind, join_problems(problems)));
         }
-        after.stored.system = system;
-        Ok(after)
+        let known = state.stored.system.tasks.keys();
+        change.removed = known.filter(|name| !system.tasks.contains_key(*name)).cloned().collect();
+        Ok(change)
     }
 
-    fn plan_with_task(
-        &self,
-        before: &ServedState,
-        name: &str,
-        task: &TaskDefinition,
-    ) -> Result<ServedState> {
-        let mut after = before.clone();
-        let planned = self.plan_task(name, task, &before.stored.system)?;
-        after.put_task(&before.stored, name, task, planned)?;
-        if let Some(blocks) = &mut after.stored.system.blocks {
+    fn plan_with_task(&self, name: &str, task: &TaskDefinition) -> Result<StateChange> {
+        let state = self.state();
+        let mut change = state.begin_change();
+        let planned = self.plan_task(name, task, change.settings.isolation)?;
+        state.put_task(&mut change, name, task, planned)?;
+        if let Some(blocks) = &mut change.settings.blocks {
             for block in task.block_names() {
                 if !blocks.iter().any(|known| known == block) {
                     blocks.push(block.to_owned());
                 }
             }
         }
-        Ok(after)
+        Ok(change)
     }
 
-    /// What was kept, and what can be served of it.
-    fn plan_restored(&self) -> Result<Option<(ServedState, ServedState)>> {
+    /// Takes what was kept as what should be; returns what can be served of it.
+    fn plan_restored(&self) -> Result<Option<StateChange>> {
         let Some(stored) = self.store.load_intent()? else { return Ok(None) };
-        let mut after = ServedState { stored: stored.clone(), ..ServedState::default() };
-        for (name, task) in &stored.system.tasks {
-            match self.plan_task(name, task, &stored.system) {
-                Ok(planned) => after.put_task(&stored, name, task, planned)?,
+        let mut state = ServedState { stored, ..ServedState::default() };
+        let (mut change, mut left_out) = (state.begin_change(), BTreeMap::new());
+        for (name, task) in &state.stored.system.tasks {
+            match self.plan_task(name, task, change.settings.isolation) {
+                Ok(planned) => state.put_task(&mut change, name, task, planned)?,
                 Err(error) => {
-                    after.left_out.insert(name.clone(), error.to_string());
+                    left_out.insert(name.clone(), error.to_string());
                 }
             }
         }
-        Ok(Some((ServedState { stored, ..ServedState::default() }, after)))
+        state.left_out = left_out;
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
+        Ok(Some(change))
     }
 
     /// Has a change carried out and keeps it; where either fails all is as before.
-    async fn carry_out(&self, before: &ServedState, after: ServedState) -> Result<Changed> {
-        let applied =
-            self.site.apply_tasks(after.planned_tasks(), after.stored.system.fusion).await?;
-        if after.stored != before.stored
-            && let Err(error) = self.save_state(&after).await
-        {
-            let back =
-                self.site.apply_tasks(before.planned_tasks(), before.stored.system.fusion).await;
-            if let Err(second) = back {
+    async fn carry_out(&self, change: StateChange, scope: ChangeScope) -> Result<Changed> {
+        let (wanted, undo, kept, fusion_before) = {
+            let state = self.state();
+            let kept = state.intent_change(&change);
+            let fusion = state.stored.system.fusion;
+            (state.task_change(&change), state.undo_change(&change), kept, fusion)
+        };
+        let applied = self.site.apply_tasks(wanted, change.settings.fusion).await?;
+        if let Err(error) = self.save_change(kept).await {
+            if let Err(second) = self.site.apply_tasks(undo, fusion_before).await {
                 tracing::error!(%second, "a change that was not kept could not be taken back");
             }
             return Err(error);
         }
-        let known = batching_warnings(before.planned.values());
-        let warnings = batching_warnings(after.planned.values());
-        for warning in warnings.iter().filter(|warning| !known.contains(warning)) {
+        for warning in batching_warnings(change.put.values().map(|(_, planned)| &**planned)) {
             tracing::warn!("{warning}");
         }
-        let (unused, versions) = (after.stored.system.unused_blocks(), after.task_versions());
-        let changed = Changed::new(applied, unused, versions, warnings);
-        self.set_state(after);
-        Ok(changed)
+        self.apply_change(change);
+        Ok(self.describe_change(applied, &scope))
     }
 
-    async fn save_state(&self, state: &ServedState) -> Result<()> {
-        let (store, stored) = (Arc::clone(&self.store), state.stored.clone());
-        run_blocking(move || store.save_intent(&stored)).await
+    /// What a change did, as far as it is about these tasks.
+    fn describe_change(&self, applied: AppliedUnits, scope: &ChangeScope) -> Changed {
+        let state = self.state();
+        let tasks: Vec<&str> = match scope {
+            ChangeScope::System => state.stored.system.tasks.keys().map(String::as_str).collect(),
+            ChangeScope::Task(name) => vec![name.as_str()],
+        };
+        let planned = tasks.iter().filter_map(|name| state.planned.get(*name));
+        let warnings = batching_warnings(planned.map(|planned| &**planned));
+        let unused = state.stored.system.unused_blocks();
+        let (versions, units) = (state.task_versions(&tasks), self.site.used_units(&tasks));
+        Changed::new(applied, units, unused, versions, warnings)
+    }
+
+    async fn save_change(&self, change: IntentChange) -> Result<()> {
+        if change.is_empty() {
+            return Ok(());
+        }
+        let store = Arc::clone(&self.store);
+        run_blocking(move || store.save_change(&change)).await
     }
 }
 

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use tessera_core::{Device, Error, Result};
-use tessera_deploy::{PathPart, PathPartInput, TaskSettings, compose_path};
+use tessera_deploy::{Isolation, PathPart, PathPartInput, TaskSettings, compose_path};
 use tessera_graph::BlockGraph;
 
-use crate::intent::{DeviceChoice, PathStep, StepInput, System, TaskDefinition, TaskPath};
+use crate::intent::{DeviceChoice, PathStep, StepInput, TaskDefinition, TaskPath};
 use crate::names::shorten_name;
 use crate::site::Catalogue;
 use crate::task_defaults::TaskDefaults;
@@ -104,7 +104,7 @@ pub(crate) fn replace_threshold(graph: &mut BlockGraph, exit: &str, threshold: f
 pub(crate) fn resolve_settings(
     task: &TaskDefinition,
     device_overrides: BlockDevices,
-    system: &System,
+    system_isolation: Option<Isolation>,
     defaults: &TaskDefaults,
 ) -> TaskSettings {
     let usual = TaskSettings::default();
@@ -115,7 +115,7 @@ pub(crate) fn resolve_settings(
     TaskSettings {
         deadline: task.deadline_ms.map_or(defaults.deadline, Duration::from_millis),
         degrade: task.degrade,
-        isolation: task.isolation.or(system.isolation).unwrap_or(defaults.isolation),
+        isolation: task.isolation.or(system_isolation).unwrap_or(defaults.isolation),
         replicas: task.replicas.unwrap_or(usual.replicas),
         device,
         device_overrides,

@@ -1,11 +1,12 @@
 //! What carries intent out: whoever runs units and answers requests.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 
 use serde::Serialize;
 use tessera_core::Result;
-use tessera_deploy::PlannedTask;
+use tessera_deploy::{Deployment, TaskChange};
 use tessera_graph::BlockGraph;
 
 /// A future that a site returns.
@@ -23,12 +24,30 @@ pub trait Catalogue: Send + Sync + 'static {
 pub struct AppliedUnits {
     /// Units that were started.
     pub started: Vec<String>,
-    /// Units that ran before and still do.
-    pub kept: Vec<String>,
     /// Units that were stopped.
     pub stopped: Vec<String>,
-    /// Of the units that run, those made of several blocks, each with the hashes of its blocks.
-    pub fused: Vec<(String, Vec<String>)>,
+}
+
+/// A unit that a task uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsedUnit {
+    /// Its name.
+    pub name: String,
+    /// The hashes of its blocks; more than one where they are fused.
+    pub blocks: Vec<String>,
+}
+
+/// The units that these tasks use, in the order in which requests pass them, each once.
+pub fn used_units(deployment: &Deployment, tasks: &[&str]) -> Vec<UsedUnit> {
+    let mut seen = HashSet::new();
+    let steps =
+        tasks.iter().filter_map(|task| deployment.find_route(task)).flat_map(|route| &route.steps);
+    let units = steps.filter(|step| seen.insert(&step.unit)).filter_map(|step| {
+        let unit = deployment.find_unit(&step.unit)?;
+        let blocks = unit.block_hashes().map(|hash| hash.to_string()).collect();
+        Some(UsedUnit { name: unit.id.to_string(), blocks })
+    });
+    units.collect()
 }
 
 /// How a unit is.
@@ -118,13 +137,13 @@ pub struct PingAnswer {
 
 /// Runs units and answers requests.
 pub trait Site: Send + Sync + 'static {
-    /// Makes what runs be what these tasks need. Requests of tasks that stay are not disturbed;
-    /// where it fails nothing has changed.
-    fn apply_tasks(
-        &self,
-        tasks: Vec<PlannedTask>,
-        fusion: bool,
-    ) -> SiteFuture<'_, Result<AppliedUnits>>;
+    /// Makes what runs be what the tasks need after a change. Requests of tasks that stay are not
+    /// disturbed; where it fails nothing has changed.
+    fn apply_tasks(&self, change: TaskChange, fusion: bool)
+    -> SiteFuture<'_, Result<AppliedUnits>>;
+
+    /// The units that these tasks use, in the order in which requests pass them, each once.
+    fn used_units(&self, tasks: &[&str]) -> Vec<UsedUnit>;
 
     /// Every unit that runs or should.
     fn unit_statuses(&self) -> Vec<UnitStatus>;

@@ -1,79 +1,169 @@
 //! What is served: the intent that is kept, and what became of it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tessera_core::{ContentHash, Error, Result};
-use tessera_deploy::{PlannedTask, TaskSettings};
+use tessera_deploy::{PlannedTask, TaskChange, TaskSettings};
 use tessera_graph::BlockGraph;
 
-use crate::intent::TaskDefinition;
+use crate::intent::{SystemSettings, TaskDefinition};
 use crate::names::shorten_name;
 use crate::resolve;
-use crate::store::{StoredIntent, TaskVersion};
+use crate::store::{IntentChange, StoredIntent, StoredTask, TaskVersion};
 
 /// What is served.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct ServedState {
     pub(crate) stored: StoredIntent,
     /// The tasks that are served, by name.
-    pub(crate) planned: BTreeMap<String, PlannedTask>,
+    pub(crate) planned: BTreeMap<String, Arc<PlannedTask>>,
     /// The tasks that should be and can't, and why.
     pub(crate) left_out: BTreeMap<String, String>,
 }
 
+/// What is to be served in another way; what is not in it stays.
+pub(crate) struct StateChange {
+    pub(crate) settings: SystemSettings,
+    /// Tasks that are new or others than before.
+    pub(crate) put: BTreeMap<String, (StoredTask, Arc<PlannedTask>)>,
+    /// Tasks that are gone.
+    pub(crate) removed: Vec<String>,
+}
+
 impl ServedState {
-    pub(crate) fn planned_tasks(&self) -> Vec<PlannedTask> {
-        self.planned.values().cloned().collect()
+    /// A change that changes nothing yet.
+    pub(crate) fn begin_change(&self) -> StateChange {
+        let (put, removed) = (BTreeMap::new(), Vec::new());
+        StateChange { settings: self.stored.system.settings(), put, removed }
     }
 
-    /// Puts a task in; its version goes up where it is not what it was in `before`.
+    /// What a task is at with this definition: its version goes up where it is not what it was.
+    pub(crate) fn next_version(
+        &self,
+        name: &str,
+        task: &TaskDefinition,
+        content: ContentHash,
+    ) -> TaskVersion {
+        let stored = &self.stored;
+        match (stored.system.tasks.get(name), stored.versions.get(name)) {
+            (Some(known), Some(at)) if known == task && at.content == content => at.clone(),
+            (_, Some(at)) => TaskVersion { number: at.number.saturating_add(1), content },
+            (_, None) => TaskVersion { number: 1, content },
+        }
+    }
+
+    /// Adds to a change that a task is served so, unless it is already.
     pub(crate) fn put_task(
-        &mut self,
-        before: &StoredIntent,
+        &self,
+        change: &mut StateChange,
         name: &str,
         task: &TaskDefinition,
         (graph, settings): (BlockGraph, TaskSettings),
     ) -> Result<()> {
-        let content = path_hash(&graph)?;
-        let version = match (before.system.tasks.get(name), before.versions.get(name)) {
-            (Some(known), Some(at)) if known == task && at.content == content => at.clone(),
-            (_, Some(at)) => TaskVersion { number: at.number.saturating_add(1), content },
-            (_, None) => TaskVersion { number: 1, content },
-        };
+        let version = self.next_version(name, task, path_hash(&graph)?);
         let planned = PlannedTask {
             name: name.to_owned(),
             version: version.number.to_string(),
             graph,
             settings,
         };
-        self.planned.insert(name.to_owned(), planned);
-        self.stored.versions.insert(name.to_owned(), version);
-        self.stored.system.tasks.insert(name.to_owned(), task.clone());
-        self.left_out.remove(name);
+        let is_same = self.stored.system.tasks.get(name) == Some(task)
+            && self.stored.versions.get(name) == Some(&version)
+            && self.planned.get(name).is_some_and(|known| **known == planned);
+        if !is_same {
+            let stored = StoredTask { definition: task.clone(), version };
+            change.put.insert(name.to_owned(), (stored, Arc::new(planned)));
+        }
         Ok(())
     }
 
-    pub(crate) fn task_versions(&self) -> BTreeMap<String, String> {
-        let versions = self.stored.versions.iter();
-        versions.map(|(name, version)| (name.clone(), version.number.to_string())).collect()
-    }
-
-    /// Sets a threshold and returns the one before.
-    pub(crate) fn set_threshold(&mut self, task: &str, exit: &str, threshold: f32) -> Result<f32> {
+    /// The change that sets a threshold, and the one that the exit had.
+    pub(crate) fn plan_threshold(
+        &self,
+        task: &str,
+        exit: &str,
+        threshold: f32,
+    ) -> Result<(StateChange, f32)> {
         if let Some(reason) = self.left_out.get(task) {
             return Err(Error::lost(format!("task \"{task}\" can't be served: {reason}")));
         }
-        let definition = self.stored.system.tasks.get_mut(task);
-        let (Some(definition), Some(planned)) = (definition, self.planned.get_mut(task)) else {
+        let definition = self.stored.system.tasks.get(task);
+        let found = (definition, self.stored.versions.get(task), self.planned.get(task));
+        let (Some(definition), Some(version), Some(planned)) = found else {
             return Err(unknown_task(task));
         };
+        let (mut definition, mut planned) = (definition.clone(), PlannedTask::clone(planned));
         let before = resolve::replace_threshold(&mut planned.graph, exit, threshold)
             .map_err(|error| error.with_context(format!("task \"{task}\"")))?;
         definition.exits.insert(exit.to_owned(), threshold);
-        if let Some(version) = self.stored.versions.get_mut(task) {
-            version.content = path_hash(&planned.graph)?;
+        let version = TaskVersion { content: path_hash(&planned.graph)?, ..version.clone() };
+        let mut change = self.begin_change();
+        let stored = StoredTask { definition, version };
+        change.put.insert(task.to_owned(), (stored, Arc::new(planned)));
+        Ok((change, before))
+    }
+
+    /// What a site has to do for a change.
+    pub(crate) fn task_change(&self, change: &StateChange) -> TaskChange {
+        let served = |name: &&String| self.planned.contains_key(*name);
+        TaskChange {
+            put: change.put.values().map(|(_, planned)| Arc::clone(planned)).collect(),
+            removed: change.removed.iter().filter(served).cloned().collect(),
         }
-        Ok(before)
+    }
+
+    /// What a site has to do to take a change back.
+    pub(crate) fn undo_change(&self, change: &StateChange) -> TaskChange {
+        let mut undo = TaskChange::default();
+        for name in change.put.keys().chain(&change.removed) {
+            match self.planned.get(name) {
+                Some(before) => undo.put.push(Arc::clone(before)),
+                None if change.put.contains_key(name) => undo.removed.push(name.clone()),
+                None => {}
+            }
+        }
+        undo
+    }
+
+    /// What a store has to keep of a change.
+    pub(crate) fn intent_change(&self, change: &StateChange) -> IntentChange {
+        let is_other = |(name, (stored, _)): &(&String, &(StoredTask, Arc<PlannedTask>))| {
+            self.stored.system.tasks.get(*name) != Some(&stored.definition)
+                || self.stored.versions.get(*name) != Some(&stored.version)
+        };
+        let put = change.put.iter().filter(is_other);
+        let before = self.stored.system.settings();
+        IntentChange {
+            settings: (before != change.settings).then(|| change.settings.clone()),
+            put: put.map(|(name, (stored, _))| (name.clone(), stored.clone())).collect(),
+            removed: change.removed.clone(),
+        }
+    }
+
+    /// Makes a change that was carried out be what is served.
+    pub(crate) fn apply_change(&mut self, change: StateChange) {
+        for name in &change.removed {
+            self.planned.remove(name);
+            self.left_out.remove(name);
+        }
+        let mut put = BTreeMap::new();
+        for (name, (stored, planned)) in change.put {
+            self.left_out.remove(&name);
+            self.planned.insert(name.clone(), planned);
+            put.insert(name, stored);
+        }
+        let (settings, removed) = (Some(change.settings), change.removed);
+        self.stored.apply_change(IntentChange { settings, put, removed });
+    }
+
+    /// The versions of these tasks.
+    pub(crate) fn task_versions(&self, tasks: &[&str]) -> BTreeMap<String, String> {
+        let version = |name: &&str| {
+            let version = self.stored.versions.get(*name)?;
+            Some(((*name).to_owned(), version.number.to_string()))
+        };
+        tasks.iter().filter_map(version).collect()
     }
 }
 
@@ -85,6 +175,7 @@ fn path_hash(graph: &BlockGraph) -> Result<ContentHash> {
     Ok(ContentHash::of_content(&bytes))
 }
 
+/// What is answered where there is no task of a name.
 pub(crate) fn unknown_task(name: &str) -> Error {
     Error::not_found(format!("there is no task \"{}\"", shorten_name(name)))
 }

@@ -1,8 +1,8 @@
 //! What gateway and node agree on: which units there are, by which route a task's requests pass
 //! them, and what a message says of its way.
 //!
-//! [`plan_deployment`] is a pure function from tasks to units and routes. Who decides what the
-//! tasks are, and where units should be, is elsewhere: in `control` and `plan`.
+//! [`Deployment`] follows from tasks alone, and does nothing by itself. Who decides what the tasks
+//! are, and where units should be, is elsewhere: in `control` and `plan`.
 
 #![forbid(unsafe_code)]
 
@@ -12,14 +12,16 @@ mod deployment;
 mod fusion;
 mod isolation;
 mod route;
+mod shared_unit;
 mod source_route;
+mod subgraph;
 mod symbol_table;
 mod task;
 mod unit;
 
 pub use batching::{Batching, BatchingChoice};
 pub use compose::{PathPart, PathPartInput, compose_path};
-pub use deployment::{Deployment, plan_deployment};
+pub use deployment::{Deployment, DeploymentChange, TaskChange};
 pub use isolation::Isolation;
 pub use route::{RouteExit, RouteStep, TaskRoute};
 pub use source_route::{Hop, HopExit, HopTiming, HopView, MAX_HOPS, ReplyOutcome, SourceRoute};

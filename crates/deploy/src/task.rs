@@ -57,7 +57,7 @@ impl Default for TaskSettings {
 }
 
 /// A task that is to be served.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PlannedTask {
     /// Its name.
     pub name: String,

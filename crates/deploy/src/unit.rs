@@ -44,11 +44,11 @@ pub struct Unit {
     pub graph: BlockGraph,
     /// How it runs.
     pub settings: UnitSettings,
-    /// The tasks that use it.
-    pub tasks: Vec<String>,
     /// Whether requests can be put together: each row of what comes out follows from the same row of
     /// what goes in, and from nothing else.
     pub is_batchable: bool,
+    /// Whether a task passes it whose rows may leave at exits, and so travel one by one.
+    pub takes_single_rows: bool,
 }
 
 impl Unit {

@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use proptest::prelude::*;
-use tessera_core::{ContentHash, DType, Device, Dim, TensorType};
+use tessera_core::{ContentHash, DType, Device, Dim, Result, TensorType};
 use tessera_deploy::{
-    Batching, BatchingChoice, Deployment, Isolation, PlannedTask, TaskRoute, TaskSettings, UnitId,
-    plan_deployment,
+    Batching, BatchingChoice, Deployment, Isolation, PlannedTask, TaskChange, TaskRoute,
+    TaskSettings, Unit, UnitId,
 };
 use tessera_graph::{BlockGraph, BlockNode, Exit, ScoreKind, TensorPort, TensorSource};
 
@@ -62,8 +63,43 @@ fn task(name: &str, graph: BlockGraph) -> PlannedTask {
     PlannedTask { name, version, graph, settings: TaskSettings::default() }
 }
 
+/// A unit, and the tasks that use it.
+#[derive(Debug, PartialEq)]
+struct UsedUnit {
+    unit: Arc<Unit>,
+    tasks: Vec<String>,
+}
+
+impl std::ops::Deref for UsedUnit {
+    type Target = Unit;
+
+    fn deref(&self) -> &Unit {
+        &self.unit
+    }
+}
+
+/// A deployment as it is at the moment, its routes in the order of the tasks that were given.
+#[derive(Debug)]
+struct Planned {
+    units: Vec<UsedUnit>,
+    routes: Vec<Arc<TaskRoute>>,
+}
+
+fn planned<'a>(deployment: &Deployment, tasks: impl Iterator<Item = &'a str>) -> Planned {
+    let used = |unit: Arc<Unit>| UsedUnit { tasks: deployment.unit_tasks(&unit.id), unit };
+    Planned {
+        units: deployment.units().into_iter().map(used).collect(),
+        routes: tasks.map(|task| Arc::clone(deployment.find_route(task).unwrap())).collect(),
+    }
+}
+
+fn plan_deployment(tasks: &[PlannedTask], fuse: bool) -> Result<Planned> {
+    let deployment = Deployment::of_tasks(tasks.iter().cloned(), fuse)?;
+    Ok(planned(&deployment, tasks.iter().map(|task| task.name.as_str())))
+}
+
 /// The units as the names of their blocks, with the tasks that use them.
-fn shown(deployment: &Deployment, names: &[&str]) -> Vec<String> {
+fn shown(deployment: &Planned, names: &[&str]) -> Vec<String> {
     let by_hash: BTreeMap<ContentHash, &str> =
         names.iter().map(|name| (ContentHash::of_content(name.as_bytes()), *name)).collect();
     let units = deployment.units.iter();
@@ -76,7 +112,7 @@ fn shown(deployment: &Deployment, names: &[&str]) -> Vec<String> {
 }
 
 /// The units of a route, by number.
-fn steps(deployment: &Deployment, route: usize) -> Vec<usize> {
+fn steps(deployment: &Planned, route: usize) -> Vec<usize> {
     let at = |id: &UnitId| deployment.units.iter().position(|unit| unit.id == *id).unwrap();
     deployment.routes[route].steps.iter().map(|step| at(&step.unit)).collect()
 }
@@ -338,7 +374,7 @@ fn evaluate(graph: &BlockGraph, inputs: &[Stand]) -> Vec<Stand> {
 }
 
 /// What a request has after its way through units, step by step as a worker does it.
-fn walk(deployment: &Deployment, route: &TaskRoute, inputs: &[Stand]) -> Vec<Stand> {
+fn walk(deployment: &Planned, route: &TaskRoute, inputs: &[Stand]) -> Vec<Stand> {
     let mut carried = inputs.to_vec();
     for step in &route.steps {
         let unit = deployment.units.iter().find(|unit| unit.id == step.unit).unwrap();
@@ -446,7 +482,7 @@ proptest! {
         prop_assert_eq!(&first.routes, &second.routes);
         // And whichever comes first.
         let turned: Vec<PlannedTask> = tasks.iter().rev().cloned().collect();
-        let ids = |deployment: &Deployment| {
+        let ids = |deployment: &Planned| {
             let mut ids: Vec<UnitId> = deployment.units.iter().map(|unit| unit.id.clone()).collect();
             ids.sort();
             ids
@@ -484,4 +520,95 @@ proptest! {
             }
         }
     }
+
+    #[test]
+    fn change_by_change_it_comes_to_the_same(
+        tasks in prop::collection::vec(any_tasks(), 1..6),
+        steps in prop::collection::vec(prop::collection::vec((0usize..4, any::<prop::sample::Index>()), 1..4), 1..12),
+        fuse in any::<bool>(),
+    ) {
+        let tasks: Vec<PlannedTask> = tasks.into_iter().flatten().collect();
+        let mut deployment = Deployment::new(fuse);
+        let mut wanted: BTreeMap<String, PlannedTask> = BTreeMap::new();
+        // What an observer knows who is only told of changes.
+        let (mut units, mut routes) = (BTreeMap::new(), BTreeMap::new());
+        for step in steps {
+            let mut change = TaskChange::default();
+            let before = wanted.clone();
+            for (number, index) in step {
+                let name = format!("task{number}");
+                if change.put.iter().any(|task| task.name == name) || change.removed.contains(&name) {
+                    continue;
+                }
+                if index.index(4) == 0 {
+                    wanted.remove(&name);
+                    change.removed.push(name);
+                } else {
+                    let mut task = index.get(&tasks).clone();
+                    task.name = name.clone();
+                    task.settings.replicas = 1 + index.index(3);
+                    if index.index(5) == 0 {
+                        task.settings.isolation = Isolation::Process;
+                    }
+                    wanted.insert(name, task.clone());
+                    change.put.push(Arc::new(task));
+                }
+            }
+            let found = deployment.change_tasks(change).unwrap();
+            if found.routes.len().is_multiple_of(2) {
+                // Taken back and done again: it comes to the same.
+                let again: Vec<PlannedTask> = wanted.values().cloned().collect();
+                let redo = TaskChange {
+                    put: again.into_iter().filter(|task| before.get(&task.name) != Some(task)).map(Arc::new).collect(),
+                    removed: found.removed_tasks.clone(),
+                };
+                deployment.change_tasks(found.undo.clone()).unwrap();
+                compare_with_scratch(&deployment, &before, fuse)?;
+                deployment.change_tasks(redo).unwrap();
+            }
+            for id in &found.removed_units {
+                prop_assert!(units.remove(id).is_some(), "{id:?} was never there");
+            }
+            for unit in &found.new_units {
+                prop_assert!(units.insert(unit.id.clone(), unit.settings.clone()).is_none());
+            }
+            for unit in &found.changed_units {
+                prop_assert!(units.insert(unit.id.clone(), unit.settings.clone()).is_some());
+            }
+            for task in &found.removed_tasks {
+                prop_assert!(routes.remove(task).is_some());
+            }
+            routes.extend(found.routes.iter().map(|route| (route.task.clone(), Arc::clone(route))));
+            let expected = compare_with_scratch(&deployment, &wanted, fuse)?;
+            let settings = expected.units.iter().map(|unit| (unit.id.clone(), unit.settings.clone()));
+            prop_assert_eq!(&units, &settings.collect::<BTreeMap<_, _>>());
+            let told: Vec<_> = routes.values().cloned().collect();
+            prop_assert_eq!(told, expected.routes);
+        }
+    }
+}
+
+/// What is deployed is what the tasks make of nothing.
+fn compare_with_scratch(
+    deployment: &Deployment,
+    tasks: &BTreeMap<String, PlannedTask>,
+    fuse: bool,
+) -> std::result::Result<Planned, TestCaseError> {
+    let all: Vec<PlannedTask> = tasks.values().cloned().collect();
+    let expected = plan_deployment(&all, fuse).unwrap();
+    let found = planned(deployment, tasks.keys().map(String::as_str));
+    let sorted = |planned: &Planned| {
+        let of = |unit: &UsedUnit| {
+            let mut tasks = unit.tasks.clone();
+            tasks.sort();
+            (unit.id.clone(), unit.settings.clone(), unit.is_batchable, tasks)
+        };
+        let mut units: Vec<_> = planned.units.iter().map(of).collect();
+        units.sort_by(|a, b| a.0.cmp(&b.0));
+        units
+    };
+    prop_assert_eq!(sorted(&found), sorted(&expected));
+    prop_assert_eq!(&found.routes, &expected.routes);
+    prop_assert_eq!(deployment.routes().count(), tasks.len());
+    Ok(expected)
 }

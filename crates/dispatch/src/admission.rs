@@ -62,8 +62,9 @@ impl AdmissionControl {
         self.costs.entry(task.to_owned()).or_insert(seconds);
     }
 
-    pub(crate) fn retain_tasks(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.costs.retain(|task, _| is_there(task));
+    /// A task is gone: another of its name may cost something else.
+    pub(crate) fn forget_task(&mut self, task: &str) {
+        self.costs.remove(task);
     }
 
     /// How long a request that came now would take.

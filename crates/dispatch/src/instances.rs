@@ -1,6 +1,7 @@
 //! Routing: which instances of units there are, and which of them a request passes.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tessera_deploy::UnitId;
 
@@ -10,12 +11,15 @@ use crate::routing_table::{TaskEntry, UnitEntry};
 #[derive(Default)]
 pub(crate) struct InstanceTable {
     units: HashMap<UnitId, UnitInstances>,
+    /// The unit of each instance that takes requests.
+    unit_of: HashMap<String, UnitId>,
 }
 
 /// The instances of a unit.
 #[derive(Default)]
 struct UnitInstances {
     window: usize,
+    run_time: Duration,
     live_instances: Vec<LiveInstance>,
     /// Why there is none, and will be none.
     unavailable_reason: Option<String>,
@@ -35,14 +39,21 @@ pub(crate) struct ChosenInstances {
 }
 
 impl InstanceTable {
-    /// Sets how much room the instances of these units have.
-    pub(crate) fn set_windows(&mut self, units: HashMap<UnitId, UnitEntry>) {
+    /// Sets how much room the instances of these units have, and how long a run takes.
+    pub(crate) fn set_units(&mut self, units: Vec<(UnitId, UnitEntry)>) {
         for (unit, entry) in units {
-            self.units.entry(unit).or_default().window = entry.window.max(1);
+            let unit = self.units.entry(unit).or_default();
+            (unit.window, unit.run_time) = (entry.window.max(1), entry.time);
         }
     }
 
+    /// How long a run of one row takes on one core; zero where that is not known.
+    pub(crate) fn run_time(&self, unit: &UnitId) -> Duration {
+        self.units.get(unit).map_or(Duration::ZERO, |unit| unit.run_time)
+    }
+
     pub(crate) fn add_instance(&mut self, unit: &UnitId, instance: &str) {
+        self.unit_of.insert(instance.to_owned(), unit.clone());
         let unit = self.units.entry(unit.clone()).or_default();
         unit.unavailable_reason = None;
         unit.window = unit.window.max(1);
@@ -52,6 +63,7 @@ impl InstanceTable {
     }
 
     pub(crate) fn retire_instance(&mut self, unit: &UnitId, instance: &str) {
+        self.unit_of.remove(instance);
         if let Some(unit) = self.units.get_mut(unit) {
             unit.live_instances.retain(|known| known.name != instance);
         }
@@ -85,7 +97,8 @@ impl InstanceTable {
     }
 
     pub(crate) fn instance_in_flight(&self, instance: &str) -> usize {
-        let mut all = self.units.values().flat_map(|unit| &unit.live_instances);
+        let unit = self.unit_of.get(instance).and_then(|unit| self.units.get(unit));
+        let mut all = unit.into_iter().flat_map(|unit| &unit.live_instances);
         all.find(|known| known.name == instance).map_or(0, |known| known.in_flight)
     }
 
@@ -144,7 +157,14 @@ impl InstanceTable {
     }
 
     fn for_each_named(&mut self, instances: &[String], change: impl Fn(&mut LiveInstance)) {
-        let all = self.units.values_mut().flat_map(|unit| &mut unit.live_instances);
-        all.filter(|known| instances.contains(&known.name)).for_each(change);
+        for (position, name) in instances.iter().enumerate() {
+            // One that a route passes twice has one place.
+            if instances[..position].contains(name) {
+                continue;
+            }
+            let unit = self.unit_of.get(name).and_then(|unit| self.units.get_mut(unit));
+            let known = unit.into_iter().flat_map(|unit| &mut unit.live_instances);
+            known.filter(|known| known.name == *name).for_each(&change);
+        }
     }
 }

@@ -23,5 +23,5 @@ mod statistics;
 pub use device_tensors::ExportInput;
 pub use dispatcher::{AllocateInput, Dispatcher, DispatcherOptions};
 pub use inference::{InferenceRequest, InferenceResponse, Refusal};
-pub use routing_table::{TaskEntry, UnitEntry};
+pub use routing_table::{RouteChange, TaskEntry, UnitEntry};
 pub use statistics::{DurationTotal, TaskStatistics};

@@ -28,6 +28,8 @@ pub(crate) struct PendingRequest {
     /// What it was expected to cost, in seconds of computing.
     pub(crate) cost: f64,
     pub(crate) accepted: u64,
+    /// The generation of the table that it was accepted under.
+    pub(crate) generation: u64,
     pub(crate) deadline: Deadline,
     pub(crate) trace: Option<TraceContext>,
     pub(crate) result_sender: Option<oneshot::Sender<InferenceResult>>,
@@ -93,6 +95,7 @@ impl PendingRequest {
             bytes,
             cost: 0.0,
             accepted,
+            generation: 0,
             deadline,
             trace,
             result_sender: Some(result_sender),
@@ -179,7 +182,7 @@ impl PendingRequest {
 /// The inputs of a request in the order of its route, checked, and how many rows they have.
 pub(crate) fn check_request_inputs(
     route: &TaskRoute,
-    inputs: Vec<(String, Tensor)>,
+    inputs: &[(String, Tensor)],
 ) -> Result<(Vec<Tensor>, usize)> {
     let inputs = order_inputs(route, inputs)?;
     check_inputs(&route.inputs, &inputs, route.relies_on_dim_names)?;
@@ -188,17 +191,17 @@ pub(crate) fn check_request_inputs(
 }
 
 /// Inputs in the order of the route.
-fn order_inputs(route: &TaskRoute, inputs: Vec<(String, Tensor)>) -> Result<Vec<Tensor>> {
+fn order_inputs(route: &TaskRoute, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
     let names = || {
         let names: Vec<&str> = route.inputs.iter().map(|port| port.name.as_str()).collect();
         names.join(", ")
     };
     let mut found: Vec<Option<Tensor>> = vec![None; route.inputs.len()];
     for (name, tensor) in inputs {
-        let Some(index) = route.inputs.iter().position(|port| port.name == name) else {
+        let Some(index) = route.inputs.iter().position(|port| port.name == *name) else {
             return Err(Error::invalid(format!("unknown input \"{name}\", expected {}", names())));
         };
-        if found[index].replace(tensor).is_some() {
+        if found[index].replace(tensor.clone()).is_some() {
             return Err(Error::invalid(format!("input \"{name}\" is there twice")));
         }
     }

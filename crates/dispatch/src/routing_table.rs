@@ -1,6 +1,6 @@
-//! The table: which tasks there are, and how each is served. It is swapped whole.
+//! The table: which tasks there are, and how each is served.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -20,27 +20,71 @@ pub struct UnitEntry {
     pub time: Duration,
 }
 
+/// Routes that come and go at one moment; all others stay.
+#[derive(Debug, Default)]
+pub struct RouteChange {
+    /// Routes that are new or others than before.
+    pub routes: Vec<Arc<TaskRoute>>,
+    /// Names of tasks that are gone.
+    pub removed: Vec<String>,
+    /// Units that are new or others than before.
+    pub units: Vec<(UnitId, UnitEntry)>,
+}
+
 /// The tasks there are, by name.
 #[derive(Default)]
 pub(crate) struct RoutingTable {
     tasks: BTreeMap<String, Arc<TaskEntry>>,
+    /// How many tasks pass a unit.
+    passing: HashMap<UnitId, usize>,
     /// What tasks did, also those that are gone: one may come back.
     statistics: HashMap<String, Arc<StatisticsCounter>>,
     generation: u64,
 }
 
 impl RoutingTable {
-    /// Puts other routes in place of those there are, and returns the number of the table before.
-    pub(crate) fn swap_routes(&mut self, routes: Vec<TaskRoute>) -> u64 {
+    /// Counts changes: requests are told apart by those that they were accepted under.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Carries a change out, and returns the generation of the table before.
+    pub(crate) fn change_routes(&mut self, routes: Vec<Arc<TaskRoute>>, removed: &[String]) -> u64 {
         let before = self.generation;
         self.generation += 1;
-        self.tasks.clear();
+        for name in removed {
+            if let Some(entry) = self.tasks.remove(name) {
+                self.count_units(&entry, false);
+            }
+        }
         for route in routes {
             let statistics = Arc::clone(self.statistics.entry(route.task.clone()).or_default());
-            let entry = TaskEntry::new(route, statistics, self.generation);
-            self.tasks.insert(entry.route.task.clone(), Arc::new(entry));
+            let entry = Arc::new(TaskEntry::new(route, statistics));
+            self.count_units(&entry, true);
+            if let Some(before) = self.tasks.insert(entry.route.task.clone(), entry) {
+                self.count_units(&before, false);
+            }
         }
         before
+    }
+
+    fn count_units(&mut self, entry: &TaskEntry, is_there: bool) {
+        let units: HashSet<&UnitId> = entry.route.steps.iter().map(|step| &step.unit).collect();
+        for unit in units {
+            if is_there {
+                *self.passing.entry(unit.clone()).or_default() += 1;
+            } else if let Some(count) = self.passing.get_mut(unit) {
+                *count -= 1;
+                if *count == 0 {
+                    self.passing.remove(unit);
+                }
+            }
+        }
+    }
+
+    /// Whether requests of a task are still served in this way.
+    pub(crate) fn is_current(&self, entry: &Arc<TaskEntry>) -> bool {
+        self.tasks.get(&entry.route.task).is_some_and(|known| Arc::ptr_eq(known, entry))
     }
 
     pub(crate) fn list_tasks(&self) -> Vec<Arc<TaskEntry>> {
@@ -64,25 +108,23 @@ impl RoutingTable {
 
     /// Whether requests of any task pass a unit.
     pub(crate) fn passes_unit(&self, unit: &UnitId) -> bool {
-        self.tasks.values().any(|entry| entry.passes_unit(unit))
+        self.passing.contains_key(unit)
     }
 }
 
 /// A task of the table.
 pub struct TaskEntry {
     /// How it is served.
-    pub route: TaskRoute,
+    pub route: Arc<TaskRoute>,
     /// The thresholds of its exits, which may be set while it is served.
     thresholds: Vec<AtomicU32>,
     pub(crate) statistics: Arc<StatisticsCounter>,
-    /// The table that it is part of.
-    pub(crate) generation: u64,
 }
 
 impl TaskEntry {
-    fn new(route: TaskRoute, statistics: Arc<StatisticsCounter>, generation: u64) -> Self {
+    fn new(route: Arc<TaskRoute>, statistics: Arc<StatisticsCounter>) -> Self {
         let thresholds = route.exits.iter().map(|exit| AtomicU32::new(exit.threshold.to_bits()));
-        Self { thresholds: thresholds.collect(), route, statistics, generation }
+        Self { thresholds: thresholds.collect(), route, statistics }
     }
 
     /// Whether its requests pass a unit.

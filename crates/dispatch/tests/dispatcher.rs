@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +11,9 @@ use tessera_core::{
     TensorMut, TensorType,
 };
 use tessera_deploy::{ReplyOutcome, RouteStep, SourceRoute, TaskRoute, UnitId};
-use tessera_dispatch::{Dispatcher, DispatcherOptions, ExportInput, InferenceRequest, UnitEntry};
+use tessera_dispatch::{
+    Dispatcher, DispatcherOptions, ExportInput, InferenceRequest, RouteChange, UnitEntry,
+};
 use tessera_graph::TensorPort;
 use tessera_telemetry::{EndedRequest, RequestObserver};
 use tessera_tensormq::{Endpoint, EndpointOptions, Inbox, InboxOptions, Peers, Received, Wait};
@@ -104,7 +105,9 @@ fn start(
         max_rows: 0,
     };
     let entry = UnitEntry { window: 1, time: Duration::ZERO };
-    dispatcher.swap_routes(vec![route], HashMap::from([(unit.clone(), entry)]));
+    let units = vec![(unit.clone(), entry)];
+    let routes = vec![Arc::new(route)];
+    dispatcher.change_routes(RouteChange { routes, removed: Vec::new(), units });
     dispatcher.instance_up(&unit, "instance");
     (dispatcher, peers, inbox)
 }

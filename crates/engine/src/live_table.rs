@@ -7,34 +7,47 @@ use std::sync::{Arc, Mutex, Weak};
 use tessera_core::{Result, lock};
 
 /// What is in use, by key.
-pub(crate) struct LiveTable<K, V>(Mutex<HashMap<K, Weak<V>>>);
+pub(crate) struct LiveTable<K, V>(Mutex<Entries<K, V>>);
+
+struct Entries<K, V> {
+    by_key: HashMap<K, Weak<V>>,
+    /// At so many entries, those that nobody holds are taken out.
+    swept_at: usize,
+}
 
 impl<K, V> Default for LiveTable<K, V> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self(Mutex::new(Entries { by_key: HashMap::new(), swept_at: FIRST_SWEEP }))
     }
 }
+
+/// Entries before those that nobody holds are taken out for the first time.
+const FIRST_SWEEP: usize = 16;
 
 impl<K: Eq + Hash, V> LiveTable<K, V> {
     /// The entry that is still in use, or a new one.
     pub(crate) fn get_or_make(&self, key: K, make: impl FnOnce() -> Result<V>) -> Result<Arc<V>> {
-        if let Some(known) = lock(&self.0).get(&key).and_then(Weak::upgrade) {
+        if let Some(known) = lock(&self.0).by_key.get(&key).and_then(Weak::upgrade) {
             return Ok(known);
         }
         let made = Arc::new(make()?);
         let mut table = lock(&self.0);
-        table.retain(|_, entry| entry.strong_count() > 0);
+        if table.by_key.len() >= table.swept_at {
+            table.by_key.retain(|_, entry| entry.strong_count() > 0);
+            // Twice as many as are in use: what is looked through is paid for by what came.
+            table.swept_at = FIRST_SWEEP.max(table.by_key.len() * 2);
+        }
         // Somebody may have been quicker; whoever came first is shared.
-        if let Some(known) = table.get(&key).and_then(Weak::upgrade) {
+        if let Some(known) = table.by_key.get(&key).and_then(Weak::upgrade) {
             return Ok(known);
         }
-        table.insert(key, Arc::downgrade(&made));
+        table.by_key.insert(key, Arc::downgrade(&made));
         Ok(made)
     }
 
     /// Everything that is in use.
     pub(crate) fn live_values(&self) -> Vec<Arc<V>> {
-        lock(&self.0).values().filter_map(Weak::upgrade).collect()
+        lock(&self.0).by_key.values().filter_map(Weak::upgrade).collect()
     }
 }
 

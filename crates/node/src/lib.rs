@@ -38,7 +38,8 @@ pub use model_run::{ExitPolicy, ExitTaken, RunResult};
 pub use permits::{CorePermit, CorePermits, MachineCorePermits};
 pub use program_source::ProgramSource;
 pub use supervisor::{
-    InstanceStatus, NodeEvent, NodeOptions, NodeSupervisor, PingResult, UnitFacts,
+    DetachedInstances, InstanceStatus, NodeEvent, NodeOptions, NodeSupervisor, PingResult,
+    UnitFacts,
 };
 pub use unit::LoadedUnit;
 pub use unit_process::run_unit_process;

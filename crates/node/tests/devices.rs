@@ -10,7 +10,6 @@ use std::time::Duration;
 use tessera_core::{DType, Device, Dim, Tensor};
 use tessera_deploy::{
     Batching, Deployment, Hop, PlannedTask, ReplyOutcome, SourceRoute, TaskSettings,
-    plan_deployment,
 };
 use tessera_engine::{Engine, LoadOptions, OnnxRuntime, find_library};
 use tessera_graph::builder::GraphBuilder;
@@ -67,20 +66,20 @@ impl Chain {
             graph: partition.graph.clone(),
             settings: TaskSettings { device_overrides: elsewhere, ..TaskSettings::default() },
         };
-        let deployment = plan_deployment(&[task], false).unwrap();
+        let deployment = Deployment::of_tasks([task], false).unwrap();
         let endpoint = Endpoint::start(EndpointOptions::default()).unwrap();
         let peers = Arc::new(Peers::new(endpoint.clone()));
         let replies = endpoint.create_inbox("replies", &InboxOptions::default()).unwrap();
         peers.add_peer("replies", replies.address().clone());
         let (local_workers, cancelled) = (Arc::default(), Arc::new(CancelledRequests::default()));
         let cores = Arc::new(MachineCorePermits::new(NonZeroUsize::MIN));
-        let workers = deployment.units.iter().map(|unit| {
+        let workers = deployment.units().into_iter().map(|unit| {
             let options = LoadOptions::default();
             let memory = UnitMemory::InProcess(Arc::new(HostMemory::default()));
             let resources = UnitResources { permits: Arc::clone(&cores) as _, memory };
             let engine = Arc::clone(engine);
             let loaded =
-                LoadedUnit::load_blocks(engine, &partition, unit, resources, options).unwrap();
+                LoadedUnit::load_blocks(engine, &partition, &unit, resources, options).unwrap();
             let worker = Worker::spawn_threads(WorkerParts {
                 name: unit.id.to_string(),
                 unit: loaded,
@@ -100,7 +99,7 @@ impl Chain {
     }
 
     fn ask(&self, number: u32, rows: usize) {
-        let hops = self.deployment.routes[0].steps.iter().map(|step| {
+        let hops = self.deployment.routes().next().unwrap().steps.iter().map(|step| {
             let (inputs, keep) = (step.inputs.clone(), step.keep.clone());
             Hop { instance: step.unit.to_string(), inputs, keep, exit: None }
         });
@@ -110,7 +109,7 @@ impl Chain {
         let message =
             Message::new(RequestId(u128::from(number)), "task", route.as_bytes()).unwrap();
         let message = message.with_deadline(Deadline::after(PATIENCE)).with_tensors(vec![x]);
-        let first = &self.deployment.routes[0].steps[0].unit;
+        let first = &self.deployment.routes().next().unwrap().steps[0].unit;
         self.peers.send_to(&first.to_string(), message, Wait::at_most(PATIENCE)).unwrap();
     }
 

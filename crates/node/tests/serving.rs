@@ -51,7 +51,7 @@ fn unit(graph: BlockGraph) -> Unit {
             device: Device::Cpu,
             batching: BatchingChoice::Off,
         },
-        tasks: vec!["task".to_owned()],
+        takes_single_rows: false,
         is_batchable: false,
     }
 }

@@ -9,7 +9,7 @@ use tessera_core::Result;
 use crate::address::Address;
 use crate::async_notifier::AsyncNotifier;
 use crate::channel::{IncomingChannel, Received};
-use crate::inbox_registry::{InboxListener, InboxRegistry, InboxShared};
+use crate::inbox_registry::{InboxInterrupter, InboxListener, InboxRegistry, InboxShared};
 use crate::keep_alive::KeepAlive;
 use crate::wait::{Deadline, Wait};
 
@@ -60,6 +60,11 @@ impl Inbox {
         &self.address
     }
 
+    /// What ends the waiting of whoever receives here.
+    pub fn interrupter(&self) -> InboxInterrupter {
+        InboxInterrupter(Arc::clone(&self.shared))
+    }
+
     /// How many senders there are.
     pub fn sender_count(&self) -> usize {
         self.shared.lock_channels().len()
@@ -87,7 +92,7 @@ impl Inbox {
         None
     }
 
-    /// Receives; `None` where nothing came in time.
+    /// Receives; `None` where nothing came in time, or nobody is to wait any more.
     pub fn receive(&mut self, wait: Wait) -> Option<Received> {
         if let Some(received) = self.try_receive() {
             return Some(received);
@@ -109,7 +114,7 @@ impl Inbox {
         let notifier = Arc::clone(&self.shared.notifier);
         loop {
             let received = self.arm_channels();
-            if received.is_some() {
+            if received.is_some() || self.shared.is_interrupted() {
                 self.disarm_channels();
                 return received;
             }
@@ -145,7 +150,7 @@ impl Inbox {
         let notifier = Arc::clone(&self.shared.notifier);
         loop {
             let received = self.arm_channels();
-            if received.is_some() {
+            if received.is_some() || self.shared.is_interrupted() {
                 self.disarm_channels();
                 return Ok(received);
             }

@@ -24,6 +24,8 @@ pub(crate) struct InboxShared {
     /// Counts changes of `channels`.
     channels_version: AtomicU64,
     closed: AtomicBool,
+    /// Whether whoever receives is to wait no more.
+    interrupted: AtomicBool,
 }
 
 impl InboxShared {
@@ -35,6 +37,7 @@ impl InboxShared {
             channels: Mutex::default(),
             channels_version: AtomicU64::new(1),
             closed: AtomicBool::new(false),
+            interrupted: AtomicBool::new(false),
         })
     }
 
@@ -52,6 +55,11 @@ impl InboxShared {
         Ok(())
     }
 
+    /// Whether whoever receives is to wait no more.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Acquire)
+    }
+
     /// The channels, to read or to remove some.
     pub(crate) fn lock_channels(&self) -> MutexGuard<'_, Vec<Arc<dyn IncomingChannel>>> {
         lock(&self.channels)
@@ -67,6 +75,18 @@ impl InboxShared {
         let mut open = lock(&self.channels);
         self.closed.store(true, Ordering::Release);
         std::mem::take(&mut *open)
+    }
+}
+
+/// Ends the waiting of whoever receives at an inbox, from any thread.
+#[derive(Clone)]
+pub struct InboxInterrupter(pub(crate) Arc<InboxShared>);
+
+impl InboxInterrupter {
+    /// From now on nobody waits at the inbox: what is there is received, and then nothing.
+    pub fn interrupt(&self) {
+        self.0.interrupted.store(true, Ordering::Release);
+        self.0.notifier.notify();
     }
 }
 

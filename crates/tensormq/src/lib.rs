@@ -49,6 +49,7 @@ pub use endpoint::Endpoint;
 pub use ids::{RequestId, TraceContext};
 pub use in_flight::{FailedMessage, MessageFate};
 pub use inbox::Inbox;
+pub use inbox_registry::InboxInterrupter;
 pub use message::Message;
 pub use options::{
     ConnectOptions, EndpointOptions, InboxOptions, Listen, MAX_INBOX_DEPTH, Security,

@@ -618,6 +618,32 @@ fn a_message_that_is_kept_does_not_hold_the_others_up() {
 }
 
 #[test]
+fn a_receiver_that_is_interrupted_takes_what_is_there_and_waits_no_more() {
+    over_each(
+        |mut pair| {
+            let interrupter = pair.inbox.interrupter();
+            let waiting = thread::spawn(move || {
+                // Without end, unless it is told to.
+                assert!(pair.inbox.receive(Wait::Forever).is_none());
+                pair.inbox
+            });
+            thread::sleep(Duration::from_millis(20));
+            interrupter.interrupt();
+            let mut inbox = waiting.join().unwrap();
+            pair.sender.send(message(1), soon()).unwrap();
+            let mut received = None;
+            until("it came", || {
+                received = inbox.receive(Wait::Forever);
+                received.is_some()
+            });
+            assert!(matches!(received, Some(Received::Message(_))));
+            assert!(inbox.receive(Wait::Forever).is_none());
+        },
+        4,
+    );
+}
+
+#[test]
 fn senders_that_share_memory_for_copies_wait_for_each_other() {
     let pair = pair(Transport::SHM, 16);
     let (mut inbox, mut sender) = (pair.inbox, pair.sender);

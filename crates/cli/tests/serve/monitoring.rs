@@ -63,7 +63,7 @@ fn metrics_and_events_tell_of_requests_units_and_changes() {
     }
     server.delete("/v1/tasks/other").ok();
     let event = events.next("system");
-    assert_eq!(event["tasks"], json!(["chain"]), "{event}");
+    assert_eq!((&event["changed"], &event["removed"]), (&json!([]), &json!(["other"])), "{event}");
     assert_eq!(event["stopped"].as_array().unwrap().len(), 1, "{event}");
     let event = events.next("down");
     assert_eq!(event["comes_back"], false, "{event}");

@@ -198,7 +198,7 @@ fn change_schemas() -> Schemas {
         "type": "object",
         "propertyNames": pattern_schema(names::TASK_PATTERN),
         "additionalProperties": pattern_schema("^[0-9]+$"),
-        "description": "Every task, with its version."
+        "description": "The tasks that the change is about, with their versions."
     });
     named_schemas([
         (

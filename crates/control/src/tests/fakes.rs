@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use tessera_core::{ContentHash, DType, Dim, Error, Result, TensorType};
-use tessera_deploy::{PlannedTask, Unit, plan_deployment};
+use tessera_deploy::{Deployment, PlannedTask, TaskChange, Unit, UnitId};
 use tessera_graph::{BlockGraph, BlockNode, Exit, ScoreKind, TensorPort, TensorSource};
 use tokio::sync::broadcast;
 
-use crate::store::{IntentStore, MemoryStore, StoredIntent};
+use crate::store::{IntentChange, IntentStore, MemoryStore, StoredIntent};
 use crate::{
     AppliedUnits, Catalogue, ExitStatus, InstanceReport, Manager, PingAnswer, Site, SiteFuture,
-    TaskDefaults, TaskStatus, UnitStatus,
+    TaskDefaults, TaskStatus, UnitStatus, UsedUnit, used_units,
 };
 
 fn port(name: &str, size: usize) -> TensorPort {
@@ -112,17 +112,16 @@ impl IntentStore for FakeStore {
         self.kept.load_intent()
     }
 
-    fn save_intent(&self, stored: &StoredIntent) -> Result<()> {
+    fn save_change(&self, change: &IntentChange) -> Result<()> {
         if self.is_broken.load(Ordering::SeqCst) {
             return Err(Error::corrupt("the disk is full"));
         }
-        self.kept.save_intent(stored)
+        self.kept.save_change(change)
     }
 }
 
 pub(super) struct FakeSite {
-    pub(super) running: Mutex<Vec<PlannedTask>>,
-    units: Mutex<Vec<Unit>>,
+    deployment: Mutex<Deployment>,
     stopped: Mutex<BTreeSet<String>>,
     /// Whether changes are refused.
     pub(super) refuses: AtomicBool,
@@ -135,8 +134,7 @@ pub(super) struct FakeSite {
 impl FakeSite {
     fn new() -> Self {
         Self {
-            running: Mutex::default(),
-            units: Mutex::default(),
+            deployment: Mutex::new(Deployment::new(true)),
             stopped: Mutex::default(),
             refuses: AtomicBool::new(false),
             at_once: AtomicUsize::new(0),
@@ -147,12 +145,16 @@ impl FakeSite {
 
     /// The tasks that run, each with its version.
     pub(super) fn versions(&self) -> Vec<(String, String)> {
-        let running = self.running.lock().unwrap();
-        running.iter().map(|task| (task.name.clone(), task.version.clone())).collect()
+        self.running().iter().map(|task| (task.name.clone(), task.version.clone())).collect()
+    }
+
+    /// The tasks that run.
+    pub(super) fn running(&self) -> Vec<Arc<PlannedTask>> {
+        self.deployment.lock().unwrap().planned_tasks().cloned().collect()
     }
 
     fn check(&self, name: &str) -> Result<()> {
-        if self.units.lock().unwrap().iter().any(|unit| unit.id.0 == name) {
+        if self.deployment.lock().unwrap().find_unit(&UnitId(name.to_owned())).is_some() {
             Ok(())
         } else {
             Err(Error::not_found(format!("there is no unit \"{name}\"")))
@@ -163,7 +165,7 @@ impl FakeSite {
 impl Site for FakeSite {
     fn apply_tasks(
         &self,
-        tasks: Vec<PlannedTask>,
+        change: TaskChange,
         fusion: bool,
     ) -> SiteFuture<'_, Result<AppliedUnits>> {
         Box::pin(async move {
@@ -176,35 +178,32 @@ impl Site for FakeSite {
             if self.refuses.load(Ordering::SeqCst) {
                 return Err(Error::full("there is no room"));
             }
-            let units = plan_deployment(&tasks, fusion)?.units;
-            let names =
-                |units: &[Unit]| units.iter().map(|unit| unit.id.0.clone()).collect::<Vec<_>>();
-            let mut running = self.units.lock().unwrap();
-            let (before, after) = (names(&running), names(&units));
-            let of = |from: &[String], is_in: bool, other: &[String]| -> Vec<String> {
-                from.iter().filter(|name| other.contains(name) == is_in).cloned().collect()
+            let mut deployment = self.deployment.lock().unwrap();
+            let found = if deployment.fuses() == fusion {
+                deployment.change_tasks(change)?
+            } else {
+                let (anew, found) = deployment.plan_anew(change, fusion)?;
+                *deployment = anew;
+                found
             };
-            let fused = units.iter().filter(|unit| unit.graph.blocks.len() > 1).map(|unit| {
-                (unit.id.0.clone(), unit.block_hashes().map(|hash| hash.to_string()).collect())
-            });
-            let applied = AppliedUnits {
-                started: of(&after, false, &before),
-                kept: of(&after, true, &before),
-                stopped: of(&before, false, &after),
-                fused: fused.collect(),
-            };
-            *running = units;
-            *self.running.lock().unwrap() = tasks;
-            Ok(applied)
+            Ok(AppliedUnits {
+                started: found.new_units.iter().map(|unit| unit.id.to_string()).collect(),
+                stopped: found.removed_units.iter().map(ToString::to_string).collect(),
+            })
         })
+    }
+
+    fn used_units(&self, tasks: &[&str]) -> Vec<UsedUnit> {
+        used_units(&self.deployment.lock().unwrap(), tasks)
     }
 
     fn unit_statuses(&self) -> Vec<UnitStatus> {
         let stopped = self.stopped.lock().unwrap();
-        let status = |unit: &Unit| UnitStatus {
+        let deployment = self.deployment.lock().unwrap();
+        let status = |unit: &Arc<Unit>| UnitStatus {
             name: unit.id.0.clone(),
             blocks: unit.block_hashes().map(|hash| hash.to_string()).collect(),
-            tasks: unit.tasks.clone(),
+            tasks: deployment.unit_tasks(&unit.id),
             isolation: unit.settings.isolation.to_string(),
             device: unit.settings.device.to_string(),
             weight_bytes: 7,
@@ -219,7 +218,7 @@ impl Site for FakeSite {
                 in_flight: 0,
             }],
         };
-        self.units.lock().unwrap().iter().map(status).collect()
+        deployment.units().iter().map(status).collect()
     }
 
     fn task_statuses(&self) -> Vec<TaskStatus> {
@@ -228,7 +227,7 @@ impl Site for FakeSite {
             threshold: exit.threshold,
             taken: 0,
         };
-        let status = |task: &PlannedTask| TaskStatus {
+        let status = |task: &Arc<PlannedTask>| TaskStatus {
             name: task.name.clone(),
             version: task.version.clone(),
             state: "ready".to_owned(),
@@ -237,7 +236,7 @@ impl Site for FakeSite {
             exits: task.graph.exits.iter().map(exit).collect(),
             in_flight: 0,
         };
-        self.running.lock().unwrap().iter().map(status).collect()
+        self.running().iter().map(status).collect()
     }
 
     fn ping_unit<'a>(&'a self, unit: &'a str) -> SiteFuture<'a, Result<Vec<PingAnswer>>> {
@@ -270,10 +269,7 @@ impl Site for FakeSite {
     }
 
     fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()> {
-        let mut running = self.running.lock().unwrap();
-        let task = running.iter_mut().find(|known| known.name == task).unwrap();
-        let exit = task.graph.exits.iter_mut().find(|known| known.output == exit).unwrap();
-        exit.threshold = threshold;
+        self.deployment.lock().unwrap().set_threshold(task, exit, threshold);
         Ok(())
     }
 

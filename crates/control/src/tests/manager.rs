@@ -171,13 +171,17 @@ async fn tasks_come_and_go_one_by_one() {
     setup.manager.put_system(two_tasks()).await.unwrap();
     let changed = setup.manager.put_task("early", TaskDefinition::of_model("early")).await.unwrap();
     assert!(changed.stopped.is_empty());
-    assert_eq!(changed.tasks.len(), 3);
+    // What is told is about the task alone.
+    assert_eq!(changed.tasks, [("early".to_owned(), "1".to_owned())].into());
+    assert_eq!((changed.started.len(), changed.kept.len()), (3, 0));
     // The document stays one that could be put again.
     let system = setup.manager.system();
     assert!(system.blocks.as_ref().unwrap().contains(&"early".to_owned()));
     setup.manager.put_system(system).await.unwrap();
     let changed = setup.manager.remove_task("b").await.unwrap();
-    assert_eq!(changed.tasks.len(), 2);
+    assert!(changed.tasks.is_empty() && changed.kept.is_empty());
+    // The blocks of the other are one unit now.
+    assert_eq!((changed.started.len(), changed.stopped.len()), (1, 3));
     assert_eq!(changed.unused, ["block3"]);
     let error = setup.manager.remove_task("b").await.unwrap_err();
     assert_eq!(
@@ -246,7 +250,7 @@ async fn settings_are_the_tasks_or_the_documents_or_the_servers() {
         }
     });
     setup.manager.put_system(system(&document)).await.unwrap();
-    let running = setup.site.running.lock().unwrap();
+    let running = setup.site.running();
     assert_eq!(running[0].settings.isolation, Isolation::Thread);
     assert_eq!(running[0].settings.deadline, Duration::from_millis(5));
     assert_eq!(running[0].settings.replicas, 3);
@@ -271,7 +275,7 @@ async fn each_block_may_have_a_device_of_its_own() {
     });
     setup.manager.put_system(system(&document)).await.unwrap();
     let devices = |number: usize| -> Vec<Device> {
-        let running = setup.site.running.lock().unwrap();
+        let running = setup.site.running();
         let task = &running[number];
         (0..task.graph.blocks.len()).map(|block| task.settings.device_of(block)).collect()
     };

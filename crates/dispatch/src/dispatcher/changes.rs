@@ -1,28 +1,25 @@
 //! What changes beneath requests: routes, and instances that come and go.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use tessera_core::Result;
-use tessera_deploy::{TaskRoute, UnitId};
+use tessera_deploy::UnitId;
 use tessera_tensormq::RequestId;
 
 use super::Dispatcher;
-use crate::routing_table::UnitEntry;
+use crate::routing_table::RouteChange;
 
 impl Dispatcher {
-    /// Puts another table in place of the one there is. Requests that were accepted before keep
-    /// theirs; the number that is returned tells [`Dispatcher::wait_until_drained`] which those
-    /// are.
-    pub fn swap_routes(&self, routes: Vec<TaskRoute>, units: HashMap<UnitId, UnitEntry>) -> u64 {
+    /// Has requests pass other routes from now on. Those that were accepted before keep theirs; the
+    /// number that is returned tells [`Dispatcher::wait_until_drained`] which those are.
+    pub fn change_routes(&self, change: RouteChange) -> u64 {
         let mut state = self.0.lock_state();
-        let before = state.swap_routes(routes, units);
+        let before = state.change_routes(change);
         self.0.send_queued(state);
         before
     }
 
-    /// Waits until every request is done that was accepted under the table `before` or an earlier
-    /// one.
+    /// Waits until every request is done that was accepted before the change which returned `before`.
     pub async fn wait_until_drained(&self, before: u64) {
         loop {
             let ended = self.0.request_ended.notified();

@@ -13,6 +13,7 @@ use super::cancellation::CancelOnDrop;
 use super::{Dispatcher, DispatcherInner};
 use crate::inference::{InferenceRequest, InferenceResponse, Refusal};
 use crate::pending_request::{InferenceResult, PendingRequest, check_request_inputs};
+use crate::routing_table::TaskEntry;
 
 impl Dispatcher {
     /// Answers a request. Dropped before it is done, the request is cancelled.
@@ -66,9 +67,23 @@ impl DispatcherInner {
         if self.is_closing.load(Ordering::Acquire) {
             return Err(Error::lost("the server is about to stop").into());
         }
-        let entry = self.lock_state().find_task(&request.task, &request.version)?;
+        // What it is checked against may change before it is taken in; changes are rare.
+        loop {
+            let entry = self.lock_state().find_task(&request.task, &request.version)?;
+            if let Some(accepted) = self.accept_for(&request, entry)? {
+                return Ok(accepted);
+            }
+        }
+    }
+
+    /// Takes a request in that passes this route; `None` where it is served in another way by now.
+    fn accept_for(
+        &self,
+        request: &InferenceRequest,
+        entry: Arc<TaskEntry>,
+    ) -> Result<Option<AcceptedRequest>, Refusal> {
         let within = |error: Error| error.with_context(format!("task \"{}\"", request.task));
-        let (inputs, rows) = check_request_inputs(&entry.route, request.inputs).map_err(within)?;
+        let (inputs, rows) = check_request_inputs(&entry.route, &request.inputs).map_err(within)?;
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let number = RequestId(u128::from(self.run_id) << 64 | u128::from(number));
         let now = Deadline::now();
@@ -77,7 +92,7 @@ impl DispatcherInner {
         let (sender, answer) = oneshot::channel();
         let pending = PendingRequest::new(
             number,
-            request.id,
+            request.id.clone(),
             Arc::clone(&entry),
             inputs,
             rows,
@@ -87,6 +102,9 @@ impl DispatcherInner {
             sender,
         )?;
         let mut state = self.lock_state();
+        if !state.is_current(&entry) {
+            return Ok(None);
+        }
         if let Some(reason) = state.unavailable_reason(&entry) {
             let error = within(Error::lost(reason));
             self.observe_ended(&pending, RequestOutcome::Failed(&error), &[]);
@@ -105,7 +123,7 @@ impl DispatcherInner {
             let early = (allowed / 20).min(Duration::from_millis(20));
             Deadline::after(allowed.saturating_sub(early))
         });
-        Ok(AcceptedRequest { number, answer, deadline, degrades_at })
+        Ok(Some(AcceptedRequest { number, answer, deadline, degrades_at }))
     }
 
     /// Answers from an exit that was not certain enough, where there is one for every row.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tessera_core::{Error, Result};
-use tessera_deploy::{SourceRoute, TaskRoute, UnitId};
+use tessera_deploy::{SourceRoute, UnitId};
 use tessera_tensormq::{Message, RequestId};
 
 use crate::admission::AdmissionControl;
@@ -15,7 +15,7 @@ use crate::inference::Refusal;
 use crate::instances::{ChosenInstances, InstanceTable};
 use crate::pending_request::{InferenceResult, PendingRequest, REPLY_INBOX};
 use crate::request_parts::{PartInFlight, PartsInFlight, WaitingParts};
-use crate::routing_table::{RoutingTable, TaskEntry, UnitEntry};
+use crate::routing_table::{RouteChange, RoutingTable, TaskEntry};
 
 /// Tasks, instances and requests.
 pub(crate) struct DispatcherState {
@@ -53,19 +53,21 @@ impl DispatcherState {
         }
     }
 
-    pub(crate) fn swap_routes(
-        &mut self,
-        routes: Vec<TaskRoute>,
-        units: HashMap<UnitId, UnitEntry>,
-    ) -> u64 {
-        self.admission.retain_tasks(|task| routes.iter().any(|route| route.task == task));
+    pub(crate) fn change_routes(&mut self, change: RouteChange) -> u64 {
+        let RouteChange { routes, removed, units } = change;
+        removed.iter().for_each(|task| self.admission.forget_task(task));
+        self.instances.set_units(units);
         for route in &routes {
             let cost: Duration =
-                route.steps.iter().filter_map(|step| Some(units.get(&step.unit)?.time)).sum();
+                route.steps.iter().map(|step| self.instances.run_time(&step.unit)).sum();
             self.admission.set_initial_cost(&route.task, cost.as_secs_f64());
         }
-        self.instances.set_windows(units);
-        self.table.swap_routes(routes)
+        self.table.change_routes(routes, &removed)
+    }
+
+    /// Whether requests of a task are still served in this way.
+    pub(crate) fn is_current(&self, entry: &Arc<TaskEntry>) -> bool {
+        self.table.is_current(entry)
     }
 
     pub(crate) fn is_drained(&self, before: u64) -> bool {
@@ -173,7 +175,8 @@ impl DispatcherState {
         let task = &pending.entry.route.task;
         pending.cost = self.admission.expected_cost(task) * pending.rows as f64;
         self.admission.add_request(pending.cost, pending.bytes);
-        *self.alive.entry(pending.entry.generation).or_default() += 1;
+        pending.generation = self.table.generation();
+        *self.alive.entry(pending.generation).or_default() += 1;
         self.waiting.push_request(task, pending.number, pending.parts.len());
         self.requests.insert(pending.number, pending);
     }
@@ -184,10 +187,10 @@ impl DispatcherState {
         let per_row = pending.computed_seconds().map(|all| all / pending.rows.max(1) as f64);
         let task = &pending.entry.route.task;
         self.admission.remove_request(task, pending.cost, pending.bytes, per_row);
-        if let Some(count) = self.alive.get_mut(&pending.entry.generation) {
+        if let Some(count) = self.alive.get_mut(&pending.generation) {
             *count -= 1;
             if *count == 0 {
-                self.alive.remove(&pending.entry.generation);
+                self.alive.remove(&pending.generation);
             }
         }
         Some(pending)

@@ -129,14 +129,19 @@ impl SupervisorInner {
     }
 
     pub(super) fn remove_slot(&self, key: &(UnitId, usize)) {
-        // Out of its place first: whoever starts the unit meanwhile makes a new one.
-        let Some(mut slot) = lock(&self.slots).remove(key) else {
-            return;
-        };
-        let name = slot.name(key);
-        if let Some(running) = slot.running.take() {
-            self.retire_instance(key, name, running, "it is not needed any more");
+        if let Some(running) = self.detach_slot(key) {
+            stop_instance(running);
         }
+    }
+
+    /// Takes an instance out of its place: nothing goes to it any more, and whoever starts the unit
+    /// meanwhile makes a new one.
+    pub(super) fn detach_slot(&self, key: &(UnitId, usize)) -> Option<RunningInstance> {
+        let mut slot = lock(&self.slots).remove(key)?;
+        let name = slot.name(key);
+        let running = slot.running.take()?;
+        self.announce_retirement(key, name, "it is not needed any more");
+        Some(running)
     }
 
     /// An instance that was told to go.
@@ -147,10 +152,25 @@ impl SupervisorInner {
         running: RunningInstance,
         reason: &str,
     ) {
+        self.announce_retirement(key, instance, reason);
+        stop_instance(running);
+    }
+
+    fn announce_retirement(&self, key: &(UnitId, usize), instance: String, reason: &str) {
         self.forget_instance(&instance);
         let (unit, reason) = (key.0.clone(), reason.to_owned());
         (self.events)(NodeEvent::Down { unit, instance, reason, comes_back: false });
-        stop_instance(running);
+    }
+}
+
+/// Instances that nobody uses any more, and which run still.
+#[must_use = "they go on until they are stopped"]
+pub struct DetachedInstances(pub(super) Vec<RunningInstance>);
+
+impl DetachedInstances {
+    /// Stops them, which may take a moment.
+    pub fn stop_all(self) {
+        self.0.into_iter().for_each(stop_instance);
     }
 }
 

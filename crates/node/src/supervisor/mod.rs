@@ -18,6 +18,7 @@ use tessera_engine::{CudaOptions, Engine, EngineName};
 use tessera_repository::Repository;
 use tessera_tensormq::{Peers, RequestId};
 
+pub use self::ending::DetachedInstances;
 use self::watch::SILENCE_TIMEOUT;
 use crate::calibration::Calibration;
 use crate::cancelled::CancelledRequests;
@@ -189,8 +190,7 @@ impl NodeSupervisor {
     /// requests.
     ///
     /// Fails where one can't be started, and then leaves none of those behind that it started.
-    pub fn start_unit(&self, unit: &Unit) -> Result<()> {
-        let unit = Arc::new(unit.clone());
+    pub fn start_unit(&self, unit: &Arc<Unit>) -> Result<()> {
         let mut made = Vec::new();
         for replica in 0..unit.settings.replicas.max(1) {
             let key = (unit.id.clone(), replica);
@@ -198,18 +198,17 @@ impl NodeSupervisor {
                 let mut slots = lock(&self.0.slots);
                 if let Some(slot) = slots.get_mut(&key) {
                     // One that was stopped or has failed stays as it is: nobody asked for it here.
-                    slot.unit = Arc::clone(&unit);
+                    slot.unit = Arc::clone(unit);
                     continue;
                 }
-                slots.insert(key.clone(), InstanceSlot::new(Arc::clone(&unit)));
+                slots.insert(key.clone(), InstanceSlot::new(Arc::clone(unit)));
             }
             made.push(key.clone());
             if let Err(error) = self.0.start_instance(&key) {
                 for key in made {
                     self.0.remove_slot(&key);
                 }
-                let tasks = unit.tasks.join(", ");
-                return Err(error.with_context(format!("unit {} (of {tasks})", unit.id)));
+                return Err(error);
             }
         }
         Ok(())
@@ -260,16 +259,21 @@ impl NodeSupervisor {
 
     /// Stops the instances of a unit and forgets it.
     pub fn remove_unit(&self, unit: &UnitId) {
-        let keys: Vec<_> =
-            lock(&self.0.slots).keys().filter(|(id, _)| id == unit).cloned().collect();
-        keys.iter().for_each(|key| self.0.remove_slot(key));
+        self.detach_unit(unit).stop_all();
+    }
+
+    /// Forgets a unit: nothing goes to its instances any more. What is returned is to be stopped,
+    /// while it may be started anew.
+    pub fn detach_unit(&self, unit: &UnitId) -> DetachedInstances {
+        let keys = self.0.unit_slots(unit);
+        let detached = keys.iter().filter_map(|key| self.0.detach_slot(key)).collect();
         lock(&self.0.facts).remove(unit);
+        DetachedInstances(detached)
     }
 
     /// Stops the instances of a unit until it is started again.
     pub fn stop_unit(&self, unit: &UnitId) -> Result<()> {
-        let keys: Vec<_> =
-            lock(&self.0.slots).keys().filter(|(id, _)| id == unit).cloned().collect();
+        let keys = self.0.unit_slots(unit);
         if keys.is_empty() {
             return Err(Error::not_found(format!("no unit {unit}")));
         }
@@ -357,6 +361,15 @@ impl NodeSupervisor {
                 scope.spawn(|| self.0.remove_slot(key));
             }
         });
+    }
+}
+
+impl SupervisorInner {
+    /// The places of a unit's instances.
+    fn unit_slots(&self, unit: &UnitId) -> Vec<(UnitId, usize)> {
+        let slots = lock(&self.slots);
+        let own = slots.range((unit.clone(), 0)..).take_while(|((id, _), _)| id == unit);
+        own.map(|(key, _)| key.clone()).collect()
     }
 }
 

@@ -22,7 +22,9 @@ use std::time::Duration;
 
 use tessera_core::{Device, Error, ErrorKind, Result, lock};
 use tessera_deploy::Batching;
-use tessera_tensormq::{Address, Deadline, MAX_INBOX_DEPTH, Message, Peers, Wait};
+use tessera_tensormq::{
+    Address, Deadline, InboxInterrupter, MAX_INBOX_DEPTH, Message, Peers, Wait,
+};
 
 use crate::batch::can_share_batch;
 use crate::cancelled::CancelledRequests;
@@ -36,9 +38,6 @@ pub use context::{LossReporter, NoLossReporter};
 pub use heartbeat::Heartbeat;
 use local_workers::LocalWorker;
 pub use local_workers::LocalWorkers;
-
-/// How often a worker that has nothing to do looks whether it is to stop.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a batch whose requests have no deadline may wait for memory.
 const WAIT_WITHOUT_DEADLINE: Duration = Duration::from_secs(10);
@@ -77,6 +76,8 @@ struct WorkerInner {
     /// Most rows of a batch that is put together of several requests.
     most_batch_rows: usize,
     is_stopping: AtomicBool,
+    /// Ends the waiting for requests.
+    interrupter: InboxInterrupter,
     /// Whether one of its threads has a batch and waits for more of it, or for room to run it.
     is_gathering: AtomicBool,
     /// Per thread, since when it computes, by the host's clock; 0 while it does not.
@@ -94,6 +95,7 @@ impl Worker {
         let count = parts.most_concurrent_runs.get();
         let policy = unit.executor().batch_policy();
         let shared = Arc::new(WorkerInner {
+            interrupter: inbox.interrupter(),
             batcher: Mutex::new(Batcher::new(inbox, batching, policy)),
             most_batch_rows: batching.map_or(0, |batching| batching.max_rows),
             unit,
@@ -150,7 +152,7 @@ impl Worker {
 
     /// Stops it: what it has begun it ends, what waits in its inbox it leaves.
     pub fn stop_and_join(self) {
-        self.shared.is_stopping.store(true, Ordering::Release);
+        self.shared.request_stop();
         for thread in self.threads {
             // One that panicked has told so.
             thread.join().ok();
@@ -159,18 +161,23 @@ impl Worker {
 
     /// Leaves it alone: it is to stop, and nobody waits for it.
     pub fn stop_without_waiting(self) {
-        self.shared.is_stopping.store(true, Ordering::Release);
+        self.shared.request_stop();
     }
 }
 
 impl WorkerInner {
+    fn request_stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.interrupter.interrupt();
+    }
+
     /// One batch, from the inbox to the next unit; `false` when it is to stop.
     fn serve_batch(&self, thread: usize) -> bool {
         let mut batcher = lock(&self.batcher);
         if self.is_stopping.load(Ordering::Acquire) {
             return false;
         }
-        let Some(first) = batcher.next_request(&self.context, Wait::at_most(POLL_INTERVAL)) else {
+        let Some(first) = batcher.next_request(&self.context, Wait::Forever) else {
             return true;
         };
         let mut batch = vec![first];

@@ -1,15 +1,16 @@
 //! A node and its dispatcher as the one site that intent is carried out at.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::json;
-use tessera_control::{AppliedUnits, PingAnswer, Site, SiteFuture, TaskStatus, UnitStatus};
+use tessera_control::{
+    AppliedUnits, PingAnswer, Site, SiteFuture, TaskStatus, UnitStatus, UsedUnit, used_units,
+};
 use tessera_core::{Device, Error, Result, lock};
-use tessera_deploy::{Isolation, PlannedTask, Unit, UnitId, plan_deployment};
-use tessera_dispatch::{Dispatcher, UnitEntry};
-use tessera_node::{NodeSupervisor, UnitFacts};
+use tessera_deploy::{Deployment, DeploymentChange, Isolation, TaskChange, Unit, UnitId};
+use tessera_dispatch::{Dispatcher, RouteChange, UnitEntry};
+use tessera_node::{DetachedInstances, NodeSupervisor};
 use tessera_telemetry::Telemetry;
 use tessera_tensormq::Endpoint;
 
@@ -26,7 +27,7 @@ pub struct LocalSite {
     pub(super) telemetry: Arc<Telemetry>,
     pub(super) endpoint: Endpoint,
     cores: NonZeroUsize,
-    units: Mutex<BTreeMap<UnitId, Unit>>,
+    deployment: Mutex<Deployment>,
     /// Held while units are started or stopped: what one change stops, the next may need again.
     changing: Arc<tokio::sync::Mutex<()>>,
 }
@@ -39,8 +40,9 @@ impl LocalSite {
         endpoint: Endpoint,
         cores: NonZeroUsize,
     ) -> Self {
-        let (units, changing) = (Mutex::default(), Arc::default());
-        Self { node, dispatch, telemetry, endpoint, cores, units, changing }
+        let deployment = Mutex::new(Deployment::new(true));
+        let changing = Arc::default();
+        Self { node, dispatch, telemetry, endpoint, cores, deployment, changing }
     }
 
     /// The node.
@@ -69,167 +71,197 @@ impl LocalSite {
         tasks.iter().map(|entry| self.dispatch.dispatcher.task_in_flight(&entry.route.task)).sum()
     }
 
-    pub(super) fn lock_units(&self) -> MutexGuard<'_, BTreeMap<UnitId, Unit>> {
-        lock(&self.units)
+    pub(super) fn lock_deployment(&self) -> MutexGuard<'_, Deployment> {
+        lock(&self.deployment)
     }
 
     /// The unit of this name, or with a block whose hash begins so.
     fn find_unit(&self, name: &str) -> Result<UnitId> {
-        let units = self.lock_units();
-        if let Some((id, _)) = units.iter().find(|(id, _)| id.0 == name) {
-            return Ok(id.clone());
+        let deployment = self.lock_deployment();
+        if let Some(unit) = deployment.find_unit(&UnitId(name.to_owned())) {
+            return Ok(unit.id.clone());
         }
+        let units = deployment.units();
         let is_it = |unit: &Unit| {
             name.len() >= 6 && unit.block_hashes().any(|hash| hash.to_string().starts_with(name))
         };
         let found: Vec<&UnitId> =
-            units.iter().filter(|(_, unit)| is_it(unit)).map(|(id, _)| id).collect();
+            units.iter().filter(|unit| is_it(unit)).map(|unit| &unit.id).collect();
+        let join_names = |names: &mut dyn Iterator<Item = &UnitId>| {
+            names.map(|id| id.0.as_str()).collect::<Vec<_>>().join(", ")
+        };
         match found[..] {
             [id] => Ok(id.clone()),
             [] => {
-                let known: Vec<&str> = units.keys().map(|id| id.0.as_str()).take(20).collect();
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                let known = join_names(&mut units.iter().map(|unit| &unit.id).take(20));
+                let known = if known.is_empty() { "none".to_owned() } else { known };
                 Err(Error::not_found(format!("unknown unit \"{name}\", there is {known}")))
             }
-            _ => {
-                let known: Vec<&str> = found.iter().map(|id| id.0.as_str()).collect();
-                Err(Error::not_found(format!(
-                    "block \"{name}\" is part of several units, expected one of: {}",
-                    known.join(", ")
-                )))
-            }
+            _ => Err(Error::not_found(format!(
+                "block \"{name}\" is part of several units, expected one of: {}",
+                join_names(&mut found.into_iter())
+            ))),
         }
     }
 
-    /// How many requests an instance takes in.
-    fn instance_window(&self, unit: &Unit, facts: Option<&UnitFacts>, splits: bool) -> usize {
-        let batch = facts.and_then(|facts| facts.calibration.batching).map_or(1, |b| b.max_rows);
+    /// What the dispatcher must know of a unit: how many requests an instance takes in, and how
+    /// long each takes.
+    fn unit_entry(&self, unit: &Unit) -> UnitEntry {
+        let calibration = self.node.supervisor.unit_facts(&unit.id).map(|facts| facts.calibration);
+        let batching = calibration.as_ref().and_then(|calibration| calibration.batching);
+        let batch = batching.map_or(1, |batching| batching.max_rows);
         // One that runs and one that waits for each core, so that none is ever idle.
         let busy = 2 * self.cores.get() + 2;
-        let rows = if splits && unit.is_batchable { ROWS_AT_A_TIME } else { 0 };
-        busy.max(2 * batch).max(rows)
+        let rows = if unit.takes_single_rows && unit.is_batchable { ROWS_AT_A_TIME } else { 0 };
+        let time = calibration.map_or_else(Default::default, |calibration| calibration.time);
+        UnitEntry { window: busy.max(2 * batch).max(rows), time }
     }
 
-    async fn apply_all(&self, tasks: Vec<PlannedTask>, fusion: bool) -> Result<AppliedUnits> {
-        let deployment = plan_deployment(&tasks, fusion)?;
+    async fn apply_change(&self, change: TaskChange, fusion: bool) -> Result<AppliedUnits> {
         let _changing = self.changing.lock().await;
-        let mut applied = AppliedUnits::default();
-        let before = self.lock_units().clone();
-        for unit in &deployment.units {
-            if before.contains_key(&unit.id) {
-                applied.kept.push(unit.id.to_string());
-            } else {
-                applied.started.push(unit.id.to_string());
+        let (found, undo) = self.plan_change(change, fusion)?;
+        if let Err(error) = self.start_units(&found).await {
+            self.undo_plan(undo);
+            return Err(error);
+        }
+        let DeploymentChange { new_units, changed_units, removed_units, routes, .. } = found;
+        let changed: Vec<&Arc<Unit>> = new_units.iter().chain(&changed_units).collect();
+        let entries = changed.iter().map(|unit| (unit.id.clone(), self.unit_entry(unit)));
+        let entries = entries.collect();
+        self.provide_memory();
+        let tasks: Vec<String> = routes.iter().map(|route| route.task.clone()).collect();
+        let change = RouteChange { routes, removed: found.removed_tasks.clone(), units: entries };
+        let previous = self.dispatch.dispatcher.change_routes(change);
+        changed.iter().for_each(|unit| self.retire_surplus(unit));
+        let applied = AppliedUnits {
+            started: new_units.iter().map(|unit| unit.id.to_string()).collect(),
+            stopped: removed_units.iter().map(ToString::to_string).collect(),
+        };
+        self.telemetry.publish_event(json!({
+            "kind": "system", "started": applied.started, "stopped": applied.stopped,
+            "changed": tasks, "removed": found.removed_tasks,
+        }));
+        self.stop_later(previous, removed_units);
+        Ok(applied)
+    }
+
+    /// Plans a change; with another fusion than before all is planned anew.
+    fn plan_change(&self, change: TaskChange, fusion: bool) -> Result<(DeploymentChange, Undo)> {
+        let mut deployment = self.lock_deployment();
+        if deployment.fuses() == fusion {
+            let found = deployment.change_tasks(change)?;
+            let undo = Undo::Change(found.undo.clone());
+            return Ok((found, undo));
+        }
+        let (anew, found) = deployment.plan_anew(change, fusion)?;
+        let before = std::mem::replace(&mut *deployment, anew);
+        Ok((found, Undo::Deployment(Box::new(before))))
+    }
+
+    /// Takes a change back that was planned and not carried out.
+    fn undo_plan(&self, undo: Undo) {
+        let mut deployment = self.lock_deployment();
+        match undo {
+            Undo::Deployment(before) => *deployment = *before,
+            Undo::Change(change) => {
+                if let Err(error) = deployment.change_tasks(change) {
+                    tracing::error!(%error, "a plan could not be taken back");
+                }
             }
         }
-        // Also those that are kept and others than before: they may have more replicas now.
-        let is_as_before = |unit: &&Unit| before.get(&unit.id).is_some_and(|known| known == *unit);
-        let units: Vec<Unit> =
-            deployment.units.iter().filter(|unit| !is_as_before(unit)).cloned().collect();
+    }
+
+    /// Starts what is new, and more instances of what should have more.
+    async fn start_units(&self, found: &DeploymentChange) -> Result<()> {
         let node = self.node.supervisor.clone();
-        let new: Vec<UnitId> = deployment
-            .units
-            .iter()
-            .map(|unit| unit.id.clone())
-            .filter(|id| !before.contains_key(id))
-            .collect();
+        let units: Vec<Arc<Unit>> =
+            found.new_units.iter().chain(&found.changed_units).cloned().collect();
+        let new: Vec<UnitId> = found.new_units.iter().map(|unit| unit.id.clone()).collect();
         let started = tokio::task::spawn_blocking(move || {
-            units.iter().try_for_each(|unit| node.start_unit(unit)).inspect_err(|_| {
-                new.iter().for_each(|id| node.remove_unit(id));
+            units.iter().try_for_each(|unit| {
+                node.start_unit(unit).map_err(|error| {
+                    new.iter().for_each(|id| node.remove_unit(id));
+                    (unit.id.clone(), error)
+                })
             })
         });
-        started.await.map_err(|error| Error::lost(format!("starting units: {error}")))??;
-        let mut entries = HashMap::new();
-        let with_exits = deployment.routes.iter().filter(|route| !route.exits.is_empty());
-        let splitting: HashSet<UnitId> =
-            with_exits.flat_map(|route| &route.steps).map(|step| step.unit.clone()).collect();
-        for unit in &deployment.units {
-            let facts = self.node.supervisor.unit_facts(&unit.id);
-            let splits = splitting.contains(&unit.id);
-            let window = self.instance_window(unit, facts.as_ref(), splits);
-            let time = facts.as_ref().map_or_else(Default::default, |facts| facts.calibration.time);
-            entries.insert(unit.id.clone(), UnitEntry { window, time });
-            if unit.graph.blocks.len() > 1 {
-                let blocks = unit.block_hashes().map(|hash| hash.to_string()).collect();
-                applied.fused.push((unit.id.to_string(), blocks));
-            }
-        }
-        let wanted: BTreeMap<UnitId, Unit> =
-            deployment.units.into_iter().map(|unit| (unit.id.clone(), unit)).collect();
-        let superfluous: Vec<UnitId> =
-            before.keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
-        applied.stopped = superfluous.iter().map(ToString::to_string).collect();
-        let is_process = |unit: &Unit| unit.settings.isolation == Isolation::Process;
-        self.dispatch.memory.set_shared(wanted.values().any(is_process));
-        let on_gpu = |unit: &Unit| match (unit.settings.device, unit.settings.isolation) {
+        let started =
+            started.await.map_err(|error| Error::lost(format!("starting units: {error}")))?;
+        started.map_err(|(id, error)| {
+            let tasks = self.lock_deployment().unit_tasks(&id).join(", ");
+            error.with_context(format!("unit {id} (of {tasks})"))
+        })
+    }
+
+    /// Has inputs be in memory that the units can read.
+    fn provide_memory(&self) {
+        let deployment = self.lock_deployment();
+        let is_process = |unit: &Arc<Unit>| unit.settings.isolation == Isolation::Process;
+        self.dispatch.memory.set_shared(deployment.all_units().any(is_process));
+        let on_gpu = |unit: &Arc<Unit>| match (unit.settings.device, unit.settings.isolation) {
             (Device::Cuda(number), Isolation::Thread) => Some(number),
             _ => None,
         };
-        self.dispatch.memory.set_gpu(wanted.values().find_map(on_gpu));
-        *self.lock_units() = wanted;
-        let previous = self.dispatch.dispatcher.swap_routes(deployment.routes, entries);
-        self.retire_surplus();
-        self.telemetry.publish_event(json!({ "kind": "system", "started": applied.started,
-            "stopped": applied.stopped, "tasks": tasks.iter().map(|t| &t.name).collect::<Vec<_>>() }));
-        Ok(self.stop_later(previous, superfluous, applied))
+        self.dispatch.memory.set_gpu(deployment.all_units().filter_map(on_gpu).min());
     }
 
-    /// Stops the instances that units have more than they should, once nothing passes them.
-    fn retire_surplus(&self) {
-        let replicas = |(id, unit): (&UnitId, &Unit)| (id.clone(), unit.settings.replicas);
-        let wanted: Vec<(UnitId, usize)> = self.lock_units().iter().map(replicas).collect();
-        for (id, replicas) in wanted {
-            for instance in self.node.supervisor.surplus_instances(&id, replicas) {
-                self.dispatch.dispatcher.retire_instance(&id, &instance);
-                let (node, dispatcher) =
-                    (self.node.supervisor.clone(), self.dispatch.dispatcher.clone());
-                tokio::spawn(async move {
-                    dispatcher.wait_until_retired(&instance).await;
-                    let stop = move || node.remove_instance(&instance);
-                    if let Err(error) = tokio::task::spawn_blocking(stop).await {
-                        tracing::error!(%error, "stopping an instance that is not needed any more");
-                    }
-                });
-            }
+    /// Stops the instances that a unit has more than it should, once nothing passes them.
+    fn retire_surplus(&self, unit: &Unit) {
+        let more = self.node.supervisor.surplus_instances(&unit.id, unit.settings.replicas);
+        for instance in more {
+            self.dispatch.dispatcher.retire_instance(&unit.id, &instance);
+            let (node, dispatcher) =
+                (self.node.supervisor.clone(), self.dispatch.dispatcher.clone());
+            tokio::spawn(async move {
+                dispatcher.wait_until_retired(&instance).await;
+                let stop = move || node.remove_instance(&instance);
+                if let Err(error) = tokio::task::spawn_blocking(stop).await {
+                    tracing::error!(%error, "stopping an instance that is not needed any more");
+                }
+            });
         }
     }
 
     /// Stops what is not needed any more once nobody uses it.
-    fn stop_later(
-        &self,
-        previous: u64,
-        superfluous: Vec<UnitId>,
-        applied: AppliedUnits,
-    ) -> AppliedUnits {
+    fn stop_later(&self, previous: u64, superfluous: Vec<UnitId>) {
         if superfluous.is_empty() {
-            return applied;
+            return;
         }
         let (node, dispatcher) = (self.node.supervisor.clone(), self.dispatch.dispatcher.clone());
         let changing = Arc::clone(&self.changing);
         tokio::spawn(async move {
             dispatcher.wait_until_drained(previous).await;
-            let _changing = changing.lock().await;
-            let stop = move || {
+            let detached: Vec<DetachedInstances> = {
+                let _changing = changing.lock().await;
                 // It may be needed again by now.
-                for id in superfluous.iter().filter(|id| !dispatcher.uses_unit(id)) {
-                    node.remove_unit(id);
-                }
+                let unused = superfluous.iter().filter(|id| !dispatcher.uses_unit(id));
+                unused.map(|id| node.detach_unit(id)).collect()
             };
+            let stop = move || detached.into_iter().for_each(DetachedInstances::stop_all);
             if let Err(error) = tokio::task::spawn_blocking(stop).await {
                 tracing::error!(%error, "stopping units that are not needed any more");
             }
         });
-        applied
     }
+}
+
+/// How a plan is taken back.
+enum Undo {
+    Change(TaskChange),
+    Deployment(Box<Deployment>),
 }
 
 impl Site for LocalSite {
     fn apply_tasks(
         &self,
-        tasks: Vec<PlannedTask>,
+        change: TaskChange,
         fusion: bool,
     ) -> SiteFuture<'_, Result<AppliedUnits>> {
-        Box::pin(self.apply_all(tasks, fusion))
+        Box::pin(self.apply_change(change, fusion))
+    }
+
+    fn used_units(&self, tasks: &[&str]) -> Vec<UsedUnit> {
+        used_units(&self.lock_deployment(), tasks)
     }
 
     fn unit_statuses(&self) -> Vec<UnitStatus> {
@@ -283,7 +315,9 @@ impl Site for LocalSite {
     }
 
     fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()> {
-        self.dispatch.dispatcher.set_threshold(task, exit, threshold)
+        self.dispatch.dispatcher.set_threshold(task, exit, threshold)?;
+        self.lock_deployment().set_threshold(task, exit, threshold);
+        Ok(())
     }
 
     fn subscribe_events(&self) -> tokio::sync::broadcast::Receiver<Arc<str>> {

@@ -1,7 +1,10 @@
 //! What telemetry shows of a site.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use tessera_core::Device;
-use tessera_deploy::UnitId;
+use tessera_deploy::{Unit, UnitId};
 use tessera_node::{DeviceUse, InstanceState, InstanceStatus};
 use tessera_telemetry::{InstanceGpuSample, InstanceSample, SystemSample, TaskSample};
 
@@ -10,7 +13,10 @@ use super::local_site::LocalSite;
 impl LocalSite {
     /// The site at this moment.
     pub(super) fn take_sample(&self) -> SystemSample {
-        let units = self.lock_units().clone();
+        let units: HashMap<UnitId, Arc<Unit>> = {
+            let units = self.lock_deployment().units().into_iter();
+            units.map(|unit| (unit.id.clone(), unit)).collect()
+        };
         let isolation = |id: &UnitId| {
             units.get(id).map_or_else(String::new, |unit| unit.settings.isolation.to_string())
         };

@@ -1,7 +1,11 @@
 //! What the control plane tells of a site: its units and tasks.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use tessera_control::{ExitStatus, InstanceReport, TaskStatus, UnitStatus};
-use tessera_node::InstanceState;
+use tessera_deploy::{Unit, UnitId};
+use tessera_node::{InstanceState, InstanceStatus};
 
 use super::local_site::LocalSite;
 
@@ -9,12 +13,21 @@ impl LocalSite {
     /// The units, with their instances.
     pub(super) fn list_units(&self) -> Vec<UnitStatus> {
         let status = self.node.supervisor.instance_statuses();
-        let units = self.lock_units().clone();
+        let mut units: Vec<(Arc<Unit>, Vec<String>)> = {
+            let deployment = self.lock_deployment();
+            let units = deployment.units().into_iter();
+            units.map(|unit| (Arc::clone(&unit), deployment.unit_tasks(&unit.id))).collect()
+        };
+        units.sort_by(|(a, _), (b, _)| a.id.cmp(&b.id));
+        let mut instances_of: HashMap<&UnitId, Vec<&InstanceStatus>> = HashMap::new();
+        for status in &status {
+            instances_of.entry(&status.unit).or_default().push(status);
+        }
         units
             .into_iter()
-            .map(|(id, unit)| {
-                let facts = self.node.supervisor.unit_facts(&id);
-                let mine = status.iter().filter(|status| status.unit == id);
+            .map(|(unit, tasks)| {
+                let facts = self.node.supervisor.unit_facts(&unit.id);
+                let mine = instances_of.get(&unit.id).into_iter().flatten();
                 let instances = mine.map(|status| {
                     let (state, reason) = describe_state(&status.state);
                     InstanceReport {
@@ -30,7 +43,7 @@ impl LocalSite {
                 });
                 UnitStatus {
                     instances: instances.collect(),
-                    name: id.to_string(),
+                    name: unit.id.to_string(),
                     blocks: unit.block_hashes().map(|hash| hash.to_string()).collect(),
                     isolation: unit.settings.isolation.to_string(),
                     device: unit.settings.device.to_string(),
@@ -38,7 +51,7 @@ impl LocalSite {
                     max_batch_rows: facts
                         .and_then(|facts| facts.calibration.batching)
                         .map(|batching| batching.max_rows as u64),
-                    tasks: unit.tasks,
+                    tasks,
                 }
             })
             .collect()
