@@ -303,6 +303,7 @@ fn start_siblings(
                     name: model.graph.value_name(*id).to_owned(),
                     tensor_type: model.types.get(*id)?.clone(),
                     is_row_wise: false,
+                    default: None,
                 })
             })
             .collect();

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use tessera_core::{ContentHash, Error, Result};
-use tessera_graph::{BlockGraph, BlockNode, Exit, TensorPort, TensorSource};
+use tessera_graph::{BlockGraph, BlockNode, Exit, InputDefault, TensorPort, TensorSource};
 
 use crate::symbol_table::{SymbolTable, SymbolicType, unique_name};
 
@@ -82,6 +82,17 @@ fn wanted_inputs(parts: &[PathPart], number: usize) -> Result<Vec<PathPartInput>
     if wanted.len() == expected {
         return Ok(wanted);
     }
+    // What may be left out is, and can be given to the task.
+    let needed = part.graph.inputs.iter().filter(|port| port.default.is_none()).count();
+    if wanted.len() == needed {
+        let mut wanted = wanted.into_iter();
+        let mut left_out = left_out_input(parts, number)..;
+        let take = |port: &TensorPort| match port.default {
+            Some(_) => left_out.next().map(PathPartInput::Task),
+            None => wanted.next(),
+        };
+        return Ok(part.graph.inputs.iter().filter_map(take).collect());
+    }
     let listed = |names: &[&str]| match names {
         [] => "0".to_owned(),
         names => format!("{} (\"{}\")", names.len(), names.join("\", \"")),
@@ -102,17 +113,46 @@ fn wanted_inputs(parts: &[PathPart], number: usize) -> Result<Vec<PathPartInput>
     )))
 }
 
+/// How many inputs a step is told to take.
+fn told_inputs(parts: &[PathPart], number: usize) -> usize {
+    match (&parts[number].inputs, number.checked_sub(1)) {
+        (Some(inputs), _) => inputs.len(),
+        (None, None) => parts[number].graph.inputs.len(),
+        (None, Some(before)) => parts[before].graph.outputs.len(),
+    }
+}
+
+/// The number of the first input of the task that stands for what a step is not told to take:
+/// behind those that steps name, and behind those of earlier steps.
+fn left_out_input(parts: &[PathPart], number: usize) -> usize {
+    let named = parts.iter().enumerate().map(|(at, part)| match (&part.inputs, at) {
+        (Some(inputs), _) => {
+            let task_input = |input: &PathPartInput| match input {
+                PathPartInput::Task(index) => index + 1,
+                PathPartInput::Part { .. } => 0,
+            };
+            inputs.iter().map(task_input).max().unwrap_or(0)
+        }
+        (None, 0) => part.graph.inputs.len(),
+        (None, _) => 0,
+    });
+    let left_out = |at: usize| parts[at].graph.inputs.len().saturating_sub(told_inputs(parts, at));
+    named.max().unwrap_or(0) + (0..number).map(left_out).sum::<usize>()
+}
+
 /// A tensor of the path.
 struct PathTensor {
     name: String,
     known: SymbolicType,
     is_row_wise: bool,
+    default: Option<InputDefault>,
 }
 
 impl PathTensor {
     fn of_port(symbols: &mut SymbolTable, part: usize, port: &TensorPort) -> Self {
         let known = symbols.symbolic_type(part, &port.tensor_type);
-        Self { name: port.name.clone(), known, is_row_wise: port.is_row_wise }
+        let TensorPort { name, is_row_wise, default, .. } = port.clone();
+        Self { name, known, is_row_wise, default }
     }
 
     /// The same in a step: it is row-wise where all that the step takes is.
@@ -221,6 +261,9 @@ impl PathComposer<'_> {
         let expected = self.symbols.type_in_part(&value.known);
         let given = self.symbols.type_in_part(&input.value.known);
         if self.symbols.unify_types(&mut input.value.known, &value.known) {
+            // Left out, it would have to be two things.
+            input.value.default =
+                input.value.default.take().filter(|known| value.default.as_ref() == Some(known));
             return Ok(TensorSource::Input(index));
         }
         Err(Error::usage(format!(
@@ -315,9 +358,10 @@ impl PathComposer<'_> {
         let mut ports = Vec::with_capacity(inputs.len());
         for input in inputs.values() {
             let name = unique_name(&input.value.name, &mut taken);
-            let PathTensor { known, is_row_wise, .. } = &input.value;
+            let PathTensor { known, is_row_wise, default, .. } = &input.value;
+            let (is_row_wise, default) = (*is_row_wise, default.clone());
             let tensor_type = symbols.type_in_path(known);
-            ports.push(TensorPort { name, tensor_type, is_row_wise: *is_row_wise });
+            ports.push(TensorPort { name, tensor_type, is_row_wise, default });
         }
         let mut nodes = Vec::with_capacity(blocks.len());
         for placed in blocks {
@@ -325,6 +369,7 @@ impl PathComposer<'_> {
                 tensor_type: symbols.type_in_path(&value.known),
                 name: value.name,
                 is_row_wise: value.is_row_wise,
+                default: None,
             });
             let outputs = outputs.collect();
             nodes.push(BlockNode { block: placed.block, inputs: placed.inputs, outputs });
@@ -336,7 +381,8 @@ impl PathComposer<'_> {
             for (value, source) in given {
                 let name = unique_name(&value.name, &mut taken);
                 let tensor_type = symbols.type_in_path(&value.known);
-                let port = TensorPort { name, tensor_type, is_row_wise: value.is_row_wise };
+                let is_row_wise = value.is_row_wise;
+                let port = TensorPort { name, tensor_type, is_row_wise, default: None };
                 outputs.push((port, *source));
             }
         }
@@ -374,7 +420,8 @@ mod tests {
     }
 
     fn port(name: &str, shape: &str) -> TensorPort {
-        TensorPort { name: name.to_owned(), tensor_type: dims(shape), is_row_wise: true }
+        let (name, tensor_type) = (name.to_owned(), dims(shape));
+        TensorPort { name, tensor_type, is_row_wise: true, default: None }
     }
 
     /// A step of one block, with inputs x, x1, … and outputs y, y1, …

@@ -59,6 +59,8 @@ pub(crate) fn extract_subgraph(
             TensorType::of_any_shape(DType::F32)
         }),
         is_row_wise: graph.source_port(source).is_some_and(|port| port.is_row_wise),
+        // For whoever tries the unit out: a request brings it.
+        default: graph.source_port(source).and_then(|port| port.default.clone()),
     });
     let part = BlockGraph {
         inputs: ports.collect(),

@@ -19,7 +19,7 @@ fn rows(symbol: &str) -> TensorType {
 }
 
 fn port(name: impl Into<String>, symbol: &str) -> TensorPort {
-    TensorPort { name: name.into(), tensor_type: rows(symbol), is_row_wise: true }
+    TensorPort { name: name.into(), tensor_type: rows(symbol), is_row_wise: true, default: None }
 }
 
 fn input(index: usize) -> TensorSource {

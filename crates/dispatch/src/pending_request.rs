@@ -181,17 +181,19 @@ impl PendingRequest {
 
 /// The inputs of a request in the order of its route, checked, and how many rows they have.
 pub(crate) fn check_request_inputs(
-    route: &TaskRoute,
+    entry: &TaskEntry,
     inputs: &[(String, Tensor)],
 ) -> Result<(Vec<Tensor>, usize)> {
-    let inputs = order_inputs(route, inputs)?;
+    let route = &entry.route;
+    let inputs = order_inputs(entry, inputs)?;
     check_inputs(&route.inputs, &inputs, route.relies_on_dim_names)?;
     let rows = count_rows(route, &inputs)?;
     Ok((inputs, rows))
 }
 
-/// Inputs in the order of the route.
-fn order_inputs(route: &TaskRoute, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
+/// Inputs in the order of the route; what stands for those that are left out.
+fn order_inputs(entry: &TaskEntry, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
+    let route = &entry.route;
     let names = || {
         let names: Vec<&str> = route.inputs.iter().map(|port| port.name.as_str()).collect();
         names.join(", ")
@@ -203,6 +205,11 @@ fn order_inputs(route: &TaskRoute, inputs: &[(String, Tensor)]) -> Result<Vec<Te
         };
         if found[index].replace(tensor.clone()).is_some() {
             return Err(Error::invalid(format!("input \"{name}\" is there twice")));
+        }
+    }
+    for (found, default) in found.iter_mut().zip(&entry.default_inputs) {
+        if found.is_none() {
+            found.clone_from(default);
         }
     }
     let missing = found.iter().position(Option::is_none);

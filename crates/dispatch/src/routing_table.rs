@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Result, Tensor};
 use tessera_deploy::{Hop, HopExit, TaskRoute, UnitId};
+use tessera_graph::TensorPort;
 use tessera_telemetry::EndedRequest;
 
 use crate::statistics::{StatisticsCounter, TaskStatistics};
@@ -118,13 +119,19 @@ pub struct TaskEntry {
     pub route: Arc<TaskRoute>,
     /// The thresholds of its exits, which may be set while it is served.
     thresholds: Vec<AtomicU32>,
+    /// What stands for inputs that a request leaves out, by their number.
+    pub(crate) default_inputs: Vec<Option<Tensor>>,
     pub(crate) statistics: Arc<StatisticsCounter>,
 }
 
 impl TaskEntry {
     fn new(route: Arc<TaskRoute>, statistics: Arc<StatisticsCounter>) -> Self {
         let thresholds = route.exits.iter().map(|exit| AtomicU32::new(exit.threshold.to_bits()));
-        Self { thresholds: thresholds.collect(), route, statistics }
+        let default = |port: &TensorPort| {
+            port.default.as_ref().and_then(|value| value.to_tensor(port.tensor_type.dtype).ok())
+        };
+        let default_inputs = route.inputs.iter().map(default).collect();
+        Self { thresholds: thresholds.collect(), default_inputs, route, statistics }
     }
 
     /// Whether its requests pass a unit.

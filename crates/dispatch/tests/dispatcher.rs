@@ -90,6 +90,7 @@ fn start(
         name: name.into(),
         tensor_type: TensorType::new(DType::F32, vec![Dim::Fixed(2)]),
         is_row_wise: false,
+        default: None,
     };
     let unit = UnitId("u".into());
     let route = TaskRoute {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tessera_core::{ContentHash, Dim, Error, Result, Tensor, TensorType, display_shape};
 
 use crate::exits::Exit;
+use crate::input_default::InputDefault;
 use crate::rows::RowObstacle;
 
 /// A named place where a tensor enters or leaves.
@@ -20,6 +21,9 @@ pub struct TensorPort {
     /// from nothing else: requests can be put together, row after row.
     #[serde(default)]
     pub is_row_wise: bool,
+    /// What stands for it where a caller leaves it out; `None` where it has to be given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<InputDefault>,
 }
 
 /// Where a tensor comes from.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use tessera_core::{ContentHash, DType, TensorType};
 
+use crate::input_default::InputDefault;
 use crate::onnx::{AttributeProto, MapOutput, SparseTensorProto};
 
 /// A tensor of a graph, by number.
@@ -174,8 +175,10 @@ pub struct Graph {
     pub(crate) consumers: Vec<Vec<NodeId>>,
     /// Per node, whether it is computed from constants alone.
     pub(crate) constant: Vec<bool>,
-    /// Inputs with a default value, which Tessera keeps fixed.
-    pub(crate) defaults: Vec<ValueId>,
+    /// What stands for inputs that a caller may leave out.
+    pub(crate) optional: HashMap<ValueId, InputDefault>,
+    /// Parameters that the file also lists as inputs: they stay what they are.
+    pub(crate) fixed_inputs: Vec<ValueId>,
     /// Whether dimensions of inputs that have the same name must have the same size.
     pub(crate) relies_on_dim_names: bool,
     /// Outputs whose maps were taken off.
@@ -223,7 +226,7 @@ impl Graph {
         self.names.iter().position(|known| known == name).map(|index| ValueId(index as u32))
     }
 
-    /// What a caller must supply; initialisers that are also inputs are not among them.
+    /// What a caller supplies, or may.
     pub fn inputs(&self) -> &[ValueId] {
         &self.inputs
     }
@@ -244,9 +247,15 @@ impl Graph {
         self
     }
 
-    /// Inputs with a default value, which Tessera keeps fixed.
-    pub fn inputs_with_defaults(&self) -> &[ValueId] {
-        &self.defaults
+    /// What stands for an input where a caller leaves it out; `None` where it has to be given.
+    pub fn input_default(&self, id: ValueId) -> Option<&InputDefault> {
+        self.optional.get(&id)
+    }
+
+    /// Parameters that the file also lists as inputs, as some exporters do for all of them. They
+    /// stay what they are.
+    pub fn fixed_inputs(&self) -> &[ValueId] {
+        &self.fixed_inputs
     }
 
     /// Outputs that are sequences of maps in the file, and here the tensors that these are made of.

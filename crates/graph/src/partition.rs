@@ -508,7 +508,8 @@ impl PartAssignment<'_> {
     fn tensor_port(&self, id: ValueId) -> Result<TensorPort> {
         let name = self.graph.value_name(id).to_owned();
         let tensor_type = self.types.require_type(self.graph, id)?.clone();
-        Ok(TensorPort { name, tensor_type, is_row_wise: self.rows.is_row_wise(id) })
+        let default = self.graph.input_default(id).cloned();
+        Ok(TensorPort { name, tensor_type, is_row_wise: self.rows.is_row_wise(id), default })
     }
 }
 

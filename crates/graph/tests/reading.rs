@@ -97,26 +97,48 @@ fn elements_are_the_same_in_whichever_field_they_are_written() {
 }
 
 #[test]
-fn an_initialiser_that_is_also_an_input_is_no_input_and_from_ir_4_a_default() {
-    let mut builder = GraphBuilder::new("old");
-    let x = builder.add_input("x", DType::F32, [4]);
-    let w = builder.add_weight("w", &[4], vec![1.0; 4]);
-    let y = builder.add_node("Add", &[&x, &w], []);
-    builder.add_output(&y);
-    let mut proto = builder.build_model();
-    let mut also = graph_mut(&mut proto).input[0].clone();
-    also.name = Some(w);
-    graph_mut(&mut proto).input.push(also);
-    for (ir_version, defaults) in [(3, vec![]), (8, vec!["w"])] {
+fn an_initialiser_that_is_also_an_input_may_be_left_out_from_ir_4_on() {
+    let model = |with_matrix: bool, ir_version: i64| {
+        let mut builder = GraphBuilder::new("also");
+        let x = builder.add_input("x", DType::F32, [4]);
+        let w = builder.add_weight("w", &[4], vec![1.0; 4]);
+        let mut y = builder.add_node("Add", &[&x, &w], []);
+        let mut listed = vec![w];
+        if with_matrix {
+            let matrix = builder.add_weight("m", &[4, 8], vec![1.0; 32]);
+            y = builder.add_node("MatMul", &[&y, &matrix], []);
+            listed.push(matrix);
+        }
+        builder.add_output(&y);
+        let mut proto = builder.build_model();
+        for name in listed {
+            let mut also = graph_mut(&mut proto).input[0].clone();
+            also.name = Some(name);
+            graph_mut(&mut proto).input.push(also);
+        }
         proto.ir_version = Some(ir_version);
-        let model = Model::read(&proto);
+        Model::read(&proto)
+    };
+    for (with_matrix, ir_version, inputs, fixed) in [
+        (false, 3, vec!["x"], vec![]),
+        (false, 8, vec!["x", "w"], vec![]),
+        (true, 3, vec!["x"], vec![]),
+        // An exporter that lists all of its parameters: none is for callers.
+        (true, 8, vec!["x"], vec!["w", "m"]),
+    ] {
+        let model = model(with_matrix, ir_version);
         let graph = &model.graph;
         let names = |ids: &[tessera_graph::ValueId]| -> Vec<String> {
             ids.iter().map(|&id| graph.value_name(id).to_owned()).collect()
         };
-        assert_eq!(names(graph.inputs()), ["x"]);
-        assert_eq!(names(graph.inputs_with_defaults()), defaults);
-        assert!(graph.weight(model.id("w")).is_some());
+        assert_eq!(names(graph.inputs()), inputs, "{with_matrix} {ir_version}");
+        assert_eq!(names(graph.fixed_inputs()), fixed, "{with_matrix} {ir_version}");
+        let default = graph.input_default(model.id("w"));
+        assert_eq!(default.is_some(), inputs.len() > 1);
+        assert_eq!(graph.weight(model.id("w")).is_some(), default.is_none());
+        if let Some(default) = default {
+            assert_eq!(default.to_tensor(DType::F32).unwrap().to_f64().unwrap(), [1.0; 4]);
+        }
     }
 }
 

@@ -13,6 +13,8 @@ pub struct ModelPort {
     /// Its type; a dimension that the server leaves open (-1) is unknown.
     #[serde(rename = "type")]
     pub tensor_type: TensorType,
+    /// Whether requests may leave it out, where the model's configuration says so.
+    pub optional: bool,
 }
 
 /// What a server says of itself and of a model.
@@ -55,6 +57,15 @@ struct PortDocument {
 #[derive(Default, Deserialize)]
 struct ConfigDocument {
     max_batch_size: Option<i64>,
+    #[serde(default)]
+    input: Vec<ConfigInput>,
+}
+
+#[derive(Deserialize)]
+struct ConfigInput {
+    name: String,
+    #[serde(default)]
+    optional: bool,
 }
 
 impl ModelDescription {
@@ -72,12 +83,17 @@ impl ModelDescription {
             server.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
         let config: ConfigDocument =
             config.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
+        let mut inputs = read_ports(model.inputs)?;
+        for port in &mut inputs {
+            port.optional =
+                config.input.iter().any(|known| known.optional && known.name == port.name);
+        }
         let named = [server.name, server.version];
         let named: Vec<String> = named.into_iter().flatten().collect();
         Ok(Self {
             server: Some(named.join(" ")).filter(|text| !text.is_empty()),
             binary: server.extensions.iter().any(|name| name == "binary_tensor_data"),
-            inputs: read_ports(model.inputs)?,
+            inputs,
             outputs: read_ports(model.outputs)?,
             max_batch: config
                 .max_batch_size
@@ -95,7 +111,8 @@ fn read_ports(documents: Vec<PortDocument>) -> Result<Vec<ModelPort>> {
                 .map_err(|error| error.with_context(format!("tensor \"{}\"", document.name)))?;
             let dim = |size: i64| usize::try_from(size).map_or(Dim::Unknown, Dim::Fixed);
             let dims = document.shape.map(|shape| shape.into_iter().map(dim).collect());
-            Ok(ModelPort { name: document.name, tensor_type: TensorType { dtype, dims } })
+            let tensor_type = TensorType { dtype, dims };
+            Ok(ModelPort { name: document.name, tensor_type, optional: false })
         })
         .collect()
 }

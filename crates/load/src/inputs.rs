@@ -27,9 +27,14 @@ pub(crate) fn make_inputs(
 ) -> Result<Vec<WorkloadInput>> {
     check_names(description, options)?;
     check_batch(description, options)?;
+    let is_named = |name: &String| {
+        let WorkloadOptions { shapes, ranges, given, .. } = options;
+        shapes.contains_key(name) || ranges.contains_key(name) || given.contains_key(name)
+    };
     description
         .inputs
         .iter()
+        .filter(|port| !port.optional || is_named(&port.name))
         .map(|port| {
             let shape = input_shape(port, options)?;
             let dtype = port.tensor_type.dtype;
@@ -193,7 +198,7 @@ mod tests {
     fn described(dtype: DType, dims: &[i64]) -> ModelDescription {
         let dim = |&size: &i64| usize::try_from(size).map_or(Dim::Unknown, Dim::Fixed);
         let tensor_type = TensorType::new(dtype, dims.iter().map(dim).collect());
-        let inputs = vec![ModelPort { name: "x".to_owned(), tensor_type }];
+        let inputs = vec![ModelPort { name: "x".to_owned(), tensor_type, optional: false }];
         ModelDescription { inputs, ..ModelDescription::default() }
     }
 

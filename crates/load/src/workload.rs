@@ -70,7 +70,7 @@ mod tests {
 
     fn described() -> ModelDescription {
         let tensor_type = TensorType::new(DType::F32, vec![Dim::Unknown, Dim::Fixed(2)]);
-        let inputs = vec![ModelPort { name: "x".to_owned(), tensor_type }];
+        let inputs = vec![ModelPort { name: "x".to_owned(), tensor_type, optional: false }];
         ModelDescription { inputs, ..ModelDescription::default() }
     }
 

@@ -113,7 +113,10 @@ fn time_runs(
         .graph
         .inputs
         .iter()
-        .map(|port| synthetic_input(&port.tensor_type, unit.is_batchable, rows.clone()))
+        .map(|port| match &port.default {
+            Some(default) => default.to_tensor(port.tensor_type.dtype),
+            None => synthetic_input(&port.tensor_type, unit.is_batchable, rows.clone()),
+        })
         .collect::<Result<Vec<_>>>()?;
     let wait = Wait::at_most(Duration::from_secs(1));
     // A run is over when its results are here.

@@ -120,6 +120,7 @@ impl ModelFile {
                 name: self.graph.value_name(id).to_owned(),
                 tensor_type: types.get(id)?.clone(),
                 is_row_wise: false,
+                default: self.graph.input_default(id).cloned(),
             })
         };
         Ok(self.graph.inputs().iter().filter_map(port).collect())

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use tessera_core::{Error, Random, RandomElements, Result, Tensor, TensorType, random_tensor};
 use tessera_graph::TensorPort;
 
-/// Random inputs for a model; `ranges` are those of integers, by the name of the input.
+/// Random inputs for a model, and the default of those that may be left out; `ranges` are those of
+/// integers, by the name of the input.
 pub fn random_inputs(
     inputs: &[TensorPort],
     ranges: &HashMap<String, (i64, i64)>,
@@ -17,13 +18,17 @@ pub fn random_inputs(
     inputs.iter().map(tensor).collect()
 }
 
-/// A random input; the same seed gives the same one.
+/// A random input, or its default where it has one and no range is given; the same seed gives the
+/// same one.
 pub fn random_input(
     random: &mut Random,
     port: &TensorPort,
     range: Option<(i64, i64)>,
 ) -> Result<Tensor> {
     let TensorType { dtype, dims } = &port.tensor_type;
+    if let Some(default) = port.default.as_ref().filter(|_| range.is_none()) {
+        return default.to_tensor(*dtype);
+    }
     let dims = dims.as_ref().ok_or_else(|| {
         Error::usage(format!("input \"{}\" has no shape, use --shape {0}=…", port.name))
     })?;

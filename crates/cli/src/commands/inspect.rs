@@ -13,8 +13,10 @@ struct InspectReport {
     opsets: std::collections::BTreeMap<String, i64>,
     inputs: Vec<NamedTensorType>,
     outputs: Vec<NamedTensorType>,
-    /// Inputs with a default value, which Tessera keeps fixed.
-    defaults: Vec<String>,
+    /// Inputs that may be left out.
+    optional_inputs: Vec<String>,
+    /// Parameters that the file also lists as inputs.
+    fixed_inputs: Vec<String>,
     nodes: usize,
     constant_nodes: usize,
     weights: usize,
@@ -108,8 +110,14 @@ fn inspect_model(model: &ModelFile, points: &CutPoints) -> InspectReport {
         opsets: graph.opsets().clone(),
         inputs: graph.inputs().iter().map(|&id| value(id)).collect(),
         outputs: graph.outputs().iter().map(|&id| value(id)).collect(),
-        defaults: graph
-            .inputs_with_defaults()
+        optional_inputs: graph
+            .inputs()
+            .iter()
+            .filter(|&&id| graph.input_default(id).is_some())
+            .map(|&id| graph.value_name(id).to_owned())
+            .collect(),
+        fixed_inputs: graph
+            .fixed_inputs()
             .iter()
             .map(|&id| graph.value_name(id).to_owned())
             .collect(),
@@ -174,9 +182,15 @@ fn print_inspection(report: &InspectReport) -> Result<()> {
             "sizes       must be equal where dimensions of inputs have the same name",
         )?;
     }
-    if !report.defaults.is_empty() {
-        let defaults = report.defaults.join(", ");
-        output::print_line(&format!("defaults    {defaults} (inputs with a value, kept fixed)"))?;
+    if !report.optional_inputs.is_empty() {
+        let names = report.optional_inputs.join(", ");
+        output::print_line(&format!(
+            "optional    {names}: they have a value where they are left out"
+        ))?;
+    }
+    if !report.fixed_inputs.is_empty() {
+        let count = report.fixed_inputs.len();
+        output::print_line(&format!("fixed       {count} parameters that are listed as inputs"))?;
     }
     let constant = match report.constant_nodes {
         0 => String::new(),

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::models::{WIDTH, difference, fork, layers, numbers, product, row, several};
+use crate::models::{WIDTH, difference, fork, layers, numbers, product, row, scaled, several};
 use crate::server::{Input, Place, assert_close};
 
 /// Serves models of several kinds, and compares what they answer.
@@ -47,6 +47,40 @@ fn answers_are_those_of_run(arguments: &[&str], units_of_chain: usize) {
 #[test]
 fn a_model_is_served_under_the_name_of_its_file_and_answers_as_run_does() {
     answers_are_those_of_run(&[], 1);
+}
+
+#[test]
+fn an_input_that_has_a_value_may_be_given_or_left_out() {
+    let place = Place::new();
+    let scaled = place.model("scaled", &scaled());
+    let left_out = place.run(&scaled, &[Input::row(&row(1))], &[]);
+    let tripled: Vec<f64> = left_out["y"].iter().map(|value| value * 9.0 / 4.0).collect();
+    for how in [
+        &["--blocks", "1"][..],
+        &["--every", "--no-fusion"],
+        &["--every", "--no-fusion", "--isolation", "process"],
+    ] {
+        let server = place.serve(&[&[scaled.as_str()], how].concat());
+        let scale = |value: f32| Input::rows("scale", 1, &[value]);
+        for _ in 0..2 {
+            let answer = server.infer("scaled", &[Input::row(&row(1))]);
+            assert_close(&answer.output("y"), &left_out["y"]);
+            let answer = server.infer("scaled", &[Input::row(&row(1)), scale(3.0)]);
+            assert_close(&answer.output("y"), &tripled);
+            let answer = server.infer("scaled", &[scale(2.0), Input::row(&row(1))]);
+            assert_close(&answer.output("y"), &left_out["y"]);
+        }
+        server.infer("scaled", &[scale(2.0)]).refusal(400);
+        // A step of a path has it as well, and the task then.
+        let steps = json!({ "path": ["scaled", { "name": "again", "block": "scaled" }] });
+        server.put("/v1/tasks/twice", &steps).ok();
+        let twice = server.infer("twice", &[Input::row(&row(1))]).output("y");
+        assert_eq!(server.infer("twice", &[Input::row(&row(1)), scale(2.0)]).output("y"), twice);
+        let other = Input::rows("scale_2", 1, &[4.0]);
+        let other = server.infer("twice", &[Input::row(&row(1)), other]).output("y");
+        assert_close(&other, &twice.iter().map(|value| value * 4.0).collect::<Vec<_>>());
+        server.stop();
+    }
 }
 
 #[test]

@@ -55,6 +55,29 @@ pub(crate) fn product(seed: usize) -> ModelProto {
     graph.build_model()
 }
 
+/// `y` is `x · w` times `scale`, times `scale` again after another product; left out, `scale` is 2.
+pub(crate) fn scaled() -> ModelProto {
+    let mut graph = GraphBuilder::new("scaled");
+    let x = graph.add_input("x", DType::F32, rows_of(WIDTH));
+    let scale = graph.add_weight("scale", &[1, 1], vec![2.0]);
+    let mut value = x;
+    for (number, output) in ["hidden", "y"].into_iter().enumerate() {
+        let w = square(&mut graph, number);
+        let product = graph.add_node("MatMul", &[&value, &w], []);
+        graph.add_node_into(&format!("times{number}"), "Mul", &[&product, &scale], &[output], []);
+        value = output.to_owned();
+    }
+    graph.add_typed_output("y", DType::F32, rows_of(WIDTH));
+    let mut model = graph.build_model();
+    model.ir_version = Some(8);
+    if let Some(graph) = &mut model.graph {
+        let mut also = graph.input[0].clone();
+        also.name = Some(scale);
+        graph.input.push(also);
+    }
+    model
+}
+
 /// `y = a - b`.
 pub(crate) fn difference() -> ModelProto {
     let mut graph = GraphBuilder::new("difference");

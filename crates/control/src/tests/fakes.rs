@@ -23,6 +23,7 @@ fn port(name: &str, size: usize) -> TensorPort {
         name: name.to_owned(),
         tensor_type: TensorType::new(DType::F32, dims),
         is_row_wise: true,
+        default: None,
     }
 }
 

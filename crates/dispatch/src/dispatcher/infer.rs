@@ -83,7 +83,7 @@ impl DispatcherInner {
         entry: Arc<TaskEntry>,
     ) -> Result<Option<AcceptedRequest>, Refusal> {
         let within = |error: Error| error.with_context(format!("task \"{}\"", request.task));
-        let (inputs, rows) = check_request_inputs(&entry.route, &request.inputs).map_err(within)?;
+        let (inputs, rows) = check_request_inputs(&entry, &request.inputs).map_err(within)?;
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let number = RequestId(u128::from(self.run_id) << 64 | u128::from(number));
         let now = Deadline::now();

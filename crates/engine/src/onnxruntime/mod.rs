@@ -217,9 +217,13 @@ impl Engine for OnnxRuntime {
         };
         let session = session.map_err(fail)?;
         let mut expected = Vec::with_capacity(inputs.len());
+        let optional = session.overridable_initializers();
         for name in inputs {
             let outlet = session.inputs().iter().find(|outlet| outlet.name() == name);
-            let dtype = outlet.and_then(|outlet| ort_value::dtype_of(outlet.dtype()));
+            let optional = optional.iter().find(|known| known.name() == name);
+            let known =
+                outlet.map(|outlet| outlet.dtype()).or(optional.map(|known| known.dtype()));
+            let dtype = known.and_then(ort_value::dtype_of);
             let dtype = dtype.ok_or_else(|| {
                 Error::usage(format!("{label}: input \"{name}\" is no tensor of the model"))
             })?;

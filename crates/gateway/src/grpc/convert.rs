@@ -93,6 +93,7 @@ pub(super) fn config_message(task: TaskInfo) -> Result<message::ModelConfig> {
                 name: input.name,
                 data_type: input.data_type.0,
                 dims: input.dims,
+                optional: input.optional,
             })
             .collect(),
         output: config

@@ -527,6 +527,8 @@ pub struct ModelInput {
     pub data_type: i32,
     #[prost(int64, repeated, tag = "4")]
     pub dims: ::prost::alloc::vec::Vec<i64>,
+    #[prost(bool, tag = "8")]
+    pub optional: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelOutput {

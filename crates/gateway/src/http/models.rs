@@ -182,7 +182,7 @@ fn config_json(config: &ModelConfig) -> Value {
                 "dims": input.dims,
                 "is_shape_tensor": false,
                 "allow_ragged_batch": false,
-                "optional": false,
+                "optional": input.optional,
                 "is_non_linear_format_io": false,
             })
         })

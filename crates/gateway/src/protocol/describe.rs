@@ -71,6 +71,8 @@ pub(crate) struct ConfigTensor {
     pub(crate) data_type: (i32, &'static str),
     /// Without the dimension of the batch.
     pub(crate) dims: Vec<i64>,
+    /// Whether a request may leave it out.
+    pub(crate) optional: bool,
 }
 
 /// A line of the repository's index.
@@ -123,7 +125,8 @@ pub(crate) fn model_config(task: TaskInfo) -> Result<ModelConfig> {
                 })?;
                 let dims =
                     dimension_sizes(port, batched).into_iter().skip(usize::from(batched)).collect();
-                Ok(ConfigTensor { name: port.name.clone(), data_type, dims })
+                let optional = port.default.is_some();
+                Ok(ConfigTensor { name: port.name.clone(), data_type, dims, optional })
             })
             .collect()
     };
@@ -209,11 +212,17 @@ mod tests {
             name: "t".into(),
             version: "1".into(),
             state: TaskState::Ready,
-            inputs: vec![TensorPort { name: "x".into(), tensor_type, is_row_wise: true }],
+            inputs: vec![TensorPort {
+                name: "x".into(),
+                tensor_type,
+                is_row_wise: true,
+                default: None,
+            }],
             outputs: vec![TensorPort {
                 name: "y".into(),
                 tensor_type: TensorType::of_any_shape(DType::String),
                 is_row_wise: true,
+                default: None,
             }],
             max_batch_size,
             batching: Some((8, Duration::from_millis(2))),

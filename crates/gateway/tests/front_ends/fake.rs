@@ -35,7 +35,12 @@ pub(crate) struct Fake {
 
 fn port(name: &str, dtype: DType, dims: &[Option<usize>]) -> TensorPort {
     let dims = dims.iter().map(|dim| dim.map_or(Dim::Unknown, Dim::Fixed)).collect();
-    TensorPort { name: name.into(), tensor_type: TensorType::new(dtype, dims), is_row_wise: true }
+    TensorPort {
+        name: name.into(),
+        tensor_type: TensorType::new(dtype, dims),
+        is_row_wise: true,
+        default: None,
+    }
 }
 
 fn task(

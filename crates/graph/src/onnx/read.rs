@@ -12,6 +12,7 @@ use super::{
     tensor_shape_proto, tensors, type_proto,
 };
 use crate::graph_links::link_graph;
+use crate::input_default::{InputDefault, is_parameter};
 use crate::model::{Graph, GraphNode, ValueId, Weight};
 use crate::normal_form::normalise_nodes;
 use crate::operators::{self, canonical_domain};
@@ -80,7 +81,8 @@ impl GraphIndexer {
             producer: Vec::new(),
             consumers: Vec::new(),
             constant: Vec::new(),
-            defaults: Vec::new(),
+            optional: HashMap::new(),
+            fixed_inputs: Vec::new(),
             relies_on_dim_names: false,
             map_outputs: Vec::new(),
         };
@@ -122,11 +124,15 @@ impl GraphIndexer {
     }
 
     fn index_inputs(&mut self, proto: &GraphProto, has_defaults: bool) -> Result<()> {
+        let listed = proto.input.iter().filter_map(|input| self.weight_named(input.name()));
+        let lists_parameters = listed.map(|(_, weight)| weight).any(is_parameter);
         for input in &proto.input {
-            let known = self.ids.get(input.name()).copied();
-            if let Some(id) = known.filter(|id| self.graph.weights.contains_key(id)) {
-                if has_defaults {
-                    self.graph.defaults.push(id);
+            if let Some((id, weight)) = self.weight_named(input.name()) {
+                let default = InputDefault::of_weight(weight).filter(|_| has_defaults);
+                match default.filter(|_| !lists_parameters) {
+                    Some(default) => self.index_optional_input(id, input, default),
+                    None if has_defaults => self.graph.fixed_inputs.push(id),
+                    None => {}
                 }
                 continue;
             }
@@ -146,6 +152,24 @@ impl GraphIndexer {
             self.graph.inputs.push(id);
         }
         Ok(())
+    }
+
+    /// The initialiser of this name.
+    fn weight_named(&self, name: &str) -> Option<(ValueId, &Weight)> {
+        let id = *self.ids.get(name)?;
+        Some((id, self.graph.weights.get(&id)?))
+    }
+
+    /// An input that has a value where the caller leaves it out.
+    fn index_optional_input(&mut self, id: ValueId, input: &ValueInfoProto, default: InputDefault) {
+        let Some(Weight::Dense { dtype, .. }) = self.graph.weights.remove(&id) else { return };
+        let declared = declared_type(input);
+        let declared = declared.filter(|declared| declared.can_accept(dtype, &default.shape));
+        let dims = default.shape.iter().map(|&size| Dim::Fixed(size)).collect();
+        let own = || TensorType::new(dtype, dims);
+        self.graph.declared.insert(id, declared.unwrap_or_else(own));
+        self.graph.optional.insert(id, default);
+        self.graph.inputs.push(id);
     }
 
     fn index_nodes(&mut self, protos: Vec<NodeProto>) -> Result<()> {

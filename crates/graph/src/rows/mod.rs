@@ -189,6 +189,7 @@ fn input_flow(
     };
     let own: Vec<Dim> = dims.iter().enumerate().map(own_name).collect();
     let flow = match dims.first() {
+        _ if graph.input_default(id).is_some() => mixed("may be left out: it is for all rows"),
         None => mixed("has no dimensions"),
         Some(Dim::Fixed(_)) => mixed("has a fixed first dimension"),
         Some(_) if first_dim_name(types, id) != first_name => {
