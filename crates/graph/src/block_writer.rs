@@ -1,5 +1,6 @@
 //! Writes nodes of a graph as a block, in its one form.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
@@ -48,6 +49,7 @@ pub(crate) fn extract_block(
         hashes,
         inside,
         names: HashMap::new(),
+        weight_names: HashMap::new(),
         values: 0,
         inputs: Vec::new(),
         weights: Vec::new(),
@@ -68,6 +70,9 @@ struct BlockWriter<'a> {
     inside: &'a dyn Fn(NodeId) -> bool,
     /// Name in the block of each value met so far.
     names: HashMap<ValueId, String>,
+    /// Name of each dense weight met so far, by what it is: one exporter writes those that are equal
+    /// once, another as often as they are used.
+    weight_names: HashMap<(DType, Vec<usize>, ContentHash), String>,
     values: usize,
     inputs: Vec<ValueId>,
     weights: Vec<(ContentHash, Bytes)>,
@@ -118,8 +123,19 @@ impl BlockWriter<'_> {
             self.inputs.push(value);
             return Ok(());
         };
-        let name =
+        let mut name =
             format!("w{}", self.proto.initializer.len() + self.proto.sparse_initializer.len());
+        if let (Weight::Dense { dtype, shape, .. }, Some(hash)) =
+            (weight, self.hashes.get(value, weight))
+        {
+            let known = self.weight_names.entry((*dtype, shape.clone(), hash));
+            let is_new = matches!(known, Entry::Vacant(_));
+            name.clone_from(known.or_insert_with(|| name.clone()));
+            if !is_new {
+                self.names.insert(value, name);
+                return Ok(());
+            }
+        }
         self.names.insert(value, name.clone());
         match weight {
             Weight::Sparse(sparse) => {

@@ -361,7 +361,7 @@ mod tests {
         let dims = [symbol("n"), Dim::Fixed(4), Dim::Fixed(8), Dim::Fixed(8)];
         let x = builder.add_input("x", DType::F32, dims);
         let w = builder.add_weight("w", &[6, 2, 3, 3], vec![0.0; 108]);
-        let b = builder.add_weight("b", &[6], vec![0.0; 6]);
+        let b = builder.add_weight("b", &[6], vec![1.0; 6]);
         let attributes = [int_attribute("group", 2), ints_attribute("pads", &[1, 1, 1, 1])];
         let y = builder.add_node("Conv", &[&x, &w, &b], attributes);
         builder.add_output(&y);

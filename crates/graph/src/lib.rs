@@ -16,6 +16,7 @@ mod cuts;
 mod exits;
 mod fold_shapes;
 mod fuse;
+mod gelu_form;
 mod graph_links;
 pub mod infer;
 mod input_default;

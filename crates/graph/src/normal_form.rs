@@ -2,7 +2,9 @@
 //!
 //! An `Identity` is taken away: one exporter writes it for weights that several layers share, another
 //! not. So is an attribute that says what is meant without it, of those that some versions of an
-//! operator don't have. A convolution says all that it does: some engines ask for that.
+//! operator don't have. A convolution says all that it does: some engines ask for that. What it adds
+//! is left out where that is zero, as one exporter does and another does not. Of what is added or
+//! multiplied a weight comes second.
 
 use std::collections::HashMap;
 
@@ -42,9 +44,29 @@ pub(crate) fn normalise_nodes(graph: &mut Graph) {
             },
             _ => None,
         };
+        if matches!(node.op_type.as_str(), "Add" | "Mul")
+            && let [Some(first), Some(second)] = node.inputs[..]
+            && weights.contains_key(&first)
+            && !weights.contains_key(&second)
+        {
+            node.inputs.swap(0, 1);
+        }
+        if matches!(node.op_type.as_str(), "Conv" | "ConvTranspose")
+            && let Some(Some(bias)) = node.inputs.get(2)
+            && weights.get(bias).is_some_and(is_zero)
+        {
+            node.inputs.truncate(2);
+        }
         if let Some(kernel) = kernel.filter(|kernel| !kernel.is_empty()) {
             complete_convolution(node, &kernel);
         }
+    }
+}
+
+fn is_zero(weight: &Weight) -> bool {
+    match weight {
+        Weight::Dense { bytes, .. } => bytes.iter().all(|&byte| byte == 0),
+        _ => false,
     }
 }
 

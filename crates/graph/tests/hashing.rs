@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use common::{Model, any_graph, calling, graph_mut, made_up, node};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use tessera_graph::builder::{
     self, GraphBuilder, IntoDims, f32_tensor, i64_tensor, int_attribute, ints_attribute, raw_tensor,
 };
 use tessera_graph::onnx::{GraphProto, ModelProto, NodeProto, TensorProto};
-use tessera_graph::{Block, Split};
+use tessera_graph::{Block, Split, fold_shapes, infer};
 
 fn hash(proto: &ModelProto) -> ContentHash {
     Model::read(proto).whole().hash()
@@ -189,6 +189,52 @@ fn handing_out_a_weight_changes_no_operators_definition() {
         // Softmax means another thing from opset 13 on.
         let file = ModelProto::decode(block.program().clone()).unwrap();
         assert!(file.opset_import[0].version() <= 11, "{:?}", file.opset_import);
+    }
+}
+
+#[test]
+fn how_an_exporter_writes_the_same_layer_leaves_no_trace() {
+    // An exporter writes equal weights once or for each use, zero as what is added or nothing, and a
+    // weight before or after what it is added to; from opset 20 on Gelu is one operator.
+    let written = |shares: bool, adds_zero: bool, weight_first: bool, is_gelu: bool| {
+        let mut builder = GraphBuilder::new("net").with_opset(if is_gelu { 20 } else { 17 });
+        let x = builder.add_input("x", DType::F32, [1, 4, 8, 8]);
+        let kernel = builder.add_weight("k", &[4, 4, 1, 1], made_up(1, 16));
+        let again = if shares {
+            kernel.clone()
+        } else {
+            builder.add_weight("k2", &[4, 4, 1, 1], made_up(1, 16))
+        };
+        let zero = builder.add_weight("zero", &[4], vec![0.0; 4]);
+        let scale = builder.add_weight("scale", &[4, 1, 1], made_up(2, 4));
+        let mut inputs = vec![x.as_str(), kernel.as_str()];
+        inputs.extend(adds_zero.then_some(zero.as_str()));
+        let first = builder.add_node("Conv", &inputs, []);
+        let second = builder.add_node("Conv", &[&first, &again], []);
+        let order = if weight_first { [&scale, &second] } else { [&second, &scale] };
+        let scaled = builder.add_node("Mul", &order.map(String::as_str), []);
+        let output = if is_gelu {
+            builder.add_node("Gelu", &[&scaled], [])
+        } else {
+            let mut constant = |name: &str, value: f32| builder.add_weight(name, &[], vec![value]);
+            let (root, one) = (constant("r", std::f32::consts::SQRT_2), constant("o", 1.0));
+            let half = constant("h", 0.5);
+            let quotient = builder.add_node("Div", &[&scaled, &root], []);
+            let error = builder.add_node("Erf", &[&quotient], []);
+            let sum = builder.add_node("Add", &[&error, &one], []);
+            let product = builder.add_node("Mul", &[&scaled, &sum], []);
+            builder.add_node("Mul", &[&product, &half], [])
+        };
+        builder.add_output(&output);
+        let Model { graph, types } = Model::read(&builder.build_model());
+        let graph = fold_shapes(graph, &types).unwrap();
+        let types = infer::infer_types(&graph, &BTreeMap::new()).unwrap();
+        Model { graph, types }.whole().hash()
+    };
+    let expected = written(false, false, false, false);
+    for case in 1..16 {
+        let [a, b, c, d] = [1, 2, 4, 8].map(|bit| case & bit != 0);
+        assert_eq!(written(a, b, c, d), expected, "{a} {b} {c} {d}");
     }
 }
 

@@ -221,8 +221,7 @@ impl Engine for OnnxRuntime {
         for name in inputs {
             let outlet = session.inputs().iter().find(|outlet| outlet.name() == name);
             let optional = optional.iter().find(|known| known.name() == name);
-            let known =
-                outlet.map(|outlet| outlet.dtype()).or(optional.map(|known| known.dtype()));
+            let known = outlet.map(|outlet| outlet.dtype()).or(optional.map(|known| known.dtype()));
             let dtype = known.and_then(ort_value::dtype_of);
             let dtype = dtype.ok_or_else(|| {
                 Error::usage(format!("{label}: input \"{name}\" is no tensor of the model"))

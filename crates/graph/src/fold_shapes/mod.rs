@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 
 use tessera_core::{DType, Dim, Result, TensorType};
 
+use crate::gelu_form::write_gelus_out;
 use crate::graph_links::link_graph;
 use crate::infer::{
     AxisSlice, Element, Fact, InferredTypes, Operator, axis_slices, is_control_flow,
@@ -26,7 +27,9 @@ use anchors::anchor_sizes;
 use shape_facts::{DimNames, ShapeFacts};
 
 /// Folds what is known of the shapes in `graph`; `types` says what the inputs are.
-pub fn fold_shapes(graph: Graph, types: &InferredTypes) -> Result<Graph> {
+pub fn fold_shapes(mut graph: Graph, types: &InferredTypes) -> Result<Graph> {
+    write_gelus_out(&mut graph, types);
+    link_graph(&mut graph)?;
     let mut folded = fold_with_names(graph.clone(), types, DimNames::AsDeclared)?;
     let cautious = fold_with_names(graph, types, DimNames::OfEachInput)?;
     folded.relies_on_dim_names = !folded.has_same_nodes(&cautious);
