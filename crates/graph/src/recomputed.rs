@@ -11,9 +11,6 @@ use crate::model::{Graph, NodeId, ValueId};
 use crate::operators::is_cheap;
 use crate::size_estimate::SizeEstimates;
 
-/// Inputs of a model up to this size are handed on for whoever computes something from them.
-pub(crate) const SMALL_INPUTS: u64 = 16 << 10;
-
 /// What is computed again costs at most this share of the bytes that a model moves.
 const MOST_SHARE: u64 = 16;
 
@@ -135,7 +132,7 @@ impl LightNodes {
                 .map(bytes)
                 .try_fold(0u64, |sum, bytes| bytes.map(|bytes| sum.saturating_add(bytes)));
             let is_small =
-                needed.is_some_and(|needed| needed <= SMALL_INPUTS.max(own.unwrap_or(0)));
+                needed.is_some_and(|needed| needed <= sizes.small_input.max(own.unwrap_or(0)));
             let leaves = node.produced_values().any(|value| graph.is_output(value));
             if inputs.is_empty() || cost > most_cost || !is_small || leaves {
                 continue;

@@ -6,7 +6,6 @@
 
 use crate::model::{Graph, GraphNode, NodeId, ValueId};
 use crate::operators::is_cheap;
-use crate::recomputed::SMALL_INPUTS;
 use crate::size_estimate::SizeEstimates;
 
 /// The computed nodes that are in `trunk`, in that order; constants are not among them.
@@ -45,7 +44,7 @@ fn frees_memory(graph: &Graph, sizes: &SizeEstimates, node: &GraphNode) -> bool 
     let bytes = |value: ValueId| sizes.bytes_of(value).unwrap_or(u64::MAX);
     let made = node.produced_values().map(bytes).fold(0, u64::saturating_add);
     let mut used = node.used_values().filter(|&value| !graph.is_constant(value)).map(bytes);
-    used.any(|used| used > SMALL_INPUTS.max(made))
+    used.any(|used| used > sizes.small_input.max(made))
 }
 
 /// Places a node after those that waited for it.

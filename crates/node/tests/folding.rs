@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tessera_core::{DType, Dim, ErrorKind, Tensor};
+use tessera_core::{DType, Dim, ErrorKind, Random, Tensor};
 use tessera_engine::{LoadOptions, Rten};
 use tessera_graph::builder::{GraphBuilder, int_attribute, ints_attribute};
 use tessera_graph::onnx::ModelProto;
@@ -43,19 +43,9 @@ fn load(partition: &Partition) -> LoadedModel {
     loader.load_model(&partition.graph, partition).unwrap()
 }
 
-/// Numbers that look random.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end
-    }
-
-    fn numbers(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.below(1_001) as f32 / 500.0 - 1.0).collect()
-    }
+/// From -1 to 1.
+fn numbers(random: &mut Random, count: usize) -> Vec<f32> {
+    (0..count).map(|_| random.next_below(1_001) as f32 / 500.0 - 1.0).collect()
 }
 
 /// A model of `hidden` states `[batch, length, WIDTH]` and a `mask` `[batch, length]`.
@@ -77,7 +67,7 @@ impl Maker {
         let x = graph.add_input("x", DType::F32, dims);
         graph.add_input("mask", DType::I64, [open("batch"), open("length")]);
         let asked = vec![x.clone(), "mask".to_owned()];
-        Self { random: Random(seed), graph, states: vec![x], asked, mask: None }
+        Self { random: Random::new(seed), graph, states: vec![x], asked, mask: None }
     }
 
     fn last(&self) -> String {
@@ -90,9 +80,9 @@ impl Maker {
 
     /// The size of an axis, as a list of one, asked of any tensor that has it.
     fn size(&mut self, axis: i64) -> String {
-        let asked = self.asked[self.random.below(self.asked.len())].clone();
+        let asked = self.asked[self.random.next_below(self.asked.len() as u64) as usize].clone();
         let shape = self.graph.add_node("Shape", &[&asked], []);
-        if self.random.below(2) == 0 {
+        if self.random.next_below(2) == 0 {
             let place = self.integers(&[axis]);
             return self.graph.add_node("Gather", &[&shape, &place], []);
         }
@@ -111,7 +101,7 @@ impl Maker {
     }
 
     fn dense(&mut self) {
-        let (last, numbers) = (self.last(), self.random.numbers(WIDTH * WIDTH));
+        let (last, numbers) = (self.last(), numbers(&mut self.random, WIDTH * WIDTH));
         let scaled = numbers.iter().map(|number| number / 8.0).collect();
         let weight = self.graph.add_weight("w", &[WIDTH, WIDTH], scaled);
         let product = self.graph.add_node("MatMul", &[&last, &weight], []);
@@ -145,7 +135,7 @@ impl Maker {
 
     /// Positions out of a table that has more.
     fn positions(&mut self) {
-        let numbers = self.random.numbers(MOST_TOKENS * WIDTH);
+        let numbers = numbers(&mut self.random, MOST_TOKENS * WIDTH);
         let table = self.graph.add_weight("table", &[1, MOST_TOKENS, WIDTH], numbers);
         let (start, end, axis) = (self.integers(&[0]), self.size(1), self.integers(&[1]));
         let taken = self.graph.add_node("Slice", &[&table, &start, &end, &axis], []);
@@ -194,7 +184,7 @@ impl Maker {
     fn build(mut self, steps: usize) -> ModelProto {
         for _ in 0..steps {
             self.dense();
-            match self.random.below(5) {
+            match self.random.next_below(5) {
                 0 => self.heads(),
                 1 => self.flat(),
                 2 => self.positions(),
@@ -210,9 +200,9 @@ impl Maker {
 }
 
 fn inputs(batch: usize, length: usize) -> Vec<Tensor> {
-    let mut random = Random(7);
-    let x = random.numbers(batch * length * WIDTH);
-    let mask: Vec<i64> = (0..batch * length).map(|_| random.below(2) as i64).collect();
+    let mut random = Random::new(7);
+    let x = numbers(&mut random, batch * length * WIDTH);
+    let mask: Vec<i64> = (0..batch * length).map(|_| random.next_below(2) as i64).collect();
     let x = Tensor::from_f32(&[batch, length, WIDTH], &x).unwrap();
     let bytes: Vec<u8> = mask.iter().flat_map(|value| value.to_le_bytes()).collect();
     vec![x, Tensor::from_bytes(DType::I64, &[batch, length], bytes.into()).unwrap()]

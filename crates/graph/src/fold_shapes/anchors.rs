@@ -14,7 +14,7 @@ use crate::builder::int_attribute;
 use crate::infer::Element;
 use crate::model::{Graph, GraphNode, NodeId, ValueId};
 use crate::operators::is_cheap;
-use crate::recomputed::{SMALL_INPUTS, SmallConstants};
+use crate::recomputed::SmallConstants;
 use crate::size_estimate::SizeEstimates;
 use crate::trunk_order::order_trunk;
 
@@ -89,7 +89,7 @@ struct PlaceFinder<'a> {
 
 impl<'a> PlaceFinder<'a> {
     fn new(graph: &'a Graph, facts: &'a ShapeFacts, sizes: &SizeEstimates) -> Self {
-        let is_small = |id: &ValueId| sizes.bytes_of(*id).is_some_and(|b| b <= SMALL_INPUTS);
+        let is_small = |id: &ValueId| sizes.bytes_of(*id).is_some_and(|b| b <= sizes.small_input);
         let small_inputs = graph.inputs().iter().copied().filter(is_small).collect();
         let order = order_trunk(graph, sizes, &|_| true);
         let empty = vec![None; graph.value_count()];
