@@ -38,6 +38,7 @@ def call(address: str, method: str, path: str, body=None, headers=None):
     """One plain HTTP request: status, headers and the body, as JSON where it is that."""
     if isinstance(body, (dict, list)):
         body = json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **(headers or {})}
     request = urllib.request.Request(f"http://{address}{path}", body, headers or {}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as response:

@@ -1,4 +1,4 @@
-//! What every interface over HTTP answers alike: JSON, and the status of an error.
+//! What every interface over HTTP has in common: JSON, the status of an error, and who may ask.
 //!
 //! A crate of its own, as the gateway and the control plane have nothing else in common.
 
@@ -6,6 +6,8 @@
 
 mod json_response;
 mod status;
+mod web_access;
 
 pub use json_response::{JSON_MEDIA_TYPE, json_response};
 pub use status::{grpc_code, http_status, retry_after_seconds};
+pub use web_access::WebAccess;

@@ -34,6 +34,7 @@ mod standalone;
 mod state_folder;
 mod telemetry;
 mod transport;
+mod web_guard;
 
 pub use control::{ControlConfig, ControlPart, StoreConfig};
 pub use gateway::{DispatchConfig, DispatchPart, GatewayConfig};
@@ -48,4 +49,5 @@ pub use standalone::{
     Standalone, StandaloneConfig,
 };
 pub use telemetry::TelemetryConfig;
+pub use tessera_http::WebAccess;
 pub use transport::{TransportConfig, TransportPart};

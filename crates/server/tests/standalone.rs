@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tessera_control::TaskDefaults;
@@ -14,7 +15,8 @@ use tessera_server::{
 };
 
 fn any_port(name: &'static str) -> ListenSetting {
-    ListenSetting { name, address: SocketAddr::from(([127, 0, 0, 1], 0)) }
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    ListenSetting { name, address, access: Arc::default() }
 }
 
 /// A server of nothing, on ports that are free.

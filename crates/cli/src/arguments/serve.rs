@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -17,7 +18,7 @@ use tessera_engine::{CudaOptions, EngineName};
 use tessera_repository::{ModelShapes, name_files};
 use tessera_server::{
     ControlConfig, GatewayConfig, ListenSetting, ManagedSiteConfig, ModelFilesConfig, NodeConfig,
-    StandaloneConfig, StoreConfig, TelemetryConfig, TransportConfig,
+    StandaloneConfig, StoreConfig, TelemetryConfig, TransportConfig, WebAccess,
 };
 use tessera_tensormq::Transport;
 use tracing::level_filters::LevelFilter;
@@ -49,6 +50,13 @@ pub(crate) struct ServeArguments {
     /// Address to listen on; 0.0.0.0 or :: for all of this machine's
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub(crate) host: IpAddr,
+    /// Answer requests that ask for this host, beside addresses and names that nobody else can own;
+    /// * for any; repeat for more
+    #[arg(long = "allow-host", value_name = "NAME")]
+    pub(crate) allowed_hosts: Vec<String>,
+    /// Let web pages of this origin ask, such as https://example.org; * for any; repeat for more
+    #[arg(long = "allow-origin", value_name = "ORIGIN")]
+    pub(crate) allowed_origins: Vec<String>,
     /// Port of the protocol over HTTP; 0 for any that is free
     #[arg(long, default_value_t = 8000, value_name = "PORT")]
     pub(crate) http: u16,
@@ -129,10 +137,16 @@ impl ServeArguments {
         let shapes = note_wrong(self.model.parse_shapes(), &mut wrong);
         let exits = note_wrong(self.model.parse_exits(), &mut wrong);
         let files = note_wrong(name_files(&self.models), &mut wrong);
-        let (Some(transport), Some(shapes), Some(exits), Some(files)) =
-            (transport, shapes, exits, files)
+        let access = WebAccess::new(&self.allowed_hosts, &self.allowed_origins);
+        let access = note_wrong(access, &mut wrong).map(Arc::new);
+        let (Some(transport), Some(shapes), Some(exits), Some(files), Some(access)) =
+            (transport, shapes, exits, files, access)
         else {
             return Err(Error::usage(wrong.join("; ")));
+        };
+        let listen_on = |name: &'static str, port: u16| {
+            let address = SocketAddr::new(self.host, port);
+            ListenSetting { name, address, access: Arc::clone(&access) }
         };
         let models = ModelFilesConfig {
             files,
@@ -170,22 +184,18 @@ impl ServeArguments {
             },
             repository,
             gateway: GatewayConfig {
-                http: self.listen_on("--http", self.http),
-                grpc: self.listen_on("--grpc", self.grpc),
+                http: listen_on("--http", self.http),
+                grpc: listen_on("--grpc", self.grpc),
             },
             telemetry: TelemetryConfig {
                 traces: self.traces.clone(),
                 trace_headers: self.trace_headers.clone().unwrap_or_default(),
             },
-            metrics: self.listen_on("--metrics", self.metrics),
-            rest: self.listen_on("--control", self.control),
+            metrics: listen_on("--metrics", self.metrics),
+            rest: listen_on("--control", self.control),
             models,
             drain: Duration::from_millis(self.drain),
         })
-    }
-
-    fn listen_on(&self, name: &'static str, port: u16) -> ListenSetting {
-        ListenSetting { name, address: SocketAddr::new(self.host, port) }
     }
 
     fn cores_to_use(&self) -> NonZeroUsize {

@@ -81,13 +81,42 @@ fn send(address: &str, method: &str, path: &str, body: &str) -> io::Result<TcpSt
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
+    let headers = format!("Host: {address}\r\nContent-Type: application/json\r\n");
+    write_request(&mut stream, method, path, &headers, body)?;
+    Ok(stream)
+}
+
+fn write_request(
+    stream: &mut TcpStream,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> io::Result<()> {
     let length = body.len();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
+        "{method} {path} HTTP/1.1\r\n{headers}Connection: close\r\n\
          Content-Length: {length}\r\n\r\n{body}"
     );
-    stream.write_all(request.as_bytes())?;
-    Ok(stream)
+    stream.write_all(request.as_bytes())
+}
+
+/// Asks with headers of one's own, one to a line.
+#[track_caller]
+pub(crate) fn call_with_headers(
+    address: &str,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    body: &str,
+) -> Response {
+    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write_request(&mut stream, method, path, &headers, body).unwrap();
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    Response::parse(&received).unwrap()
 }
 
 /// Asks, and waits for the answer.

@@ -1,16 +1,18 @@
-//! Bodies: JSON in, whatever its media type says, and JSON out.
+//! Bodies: JSON in, which says that it is, and JSON out.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::Value;
-use tessera_http::json_response;
+use tessera_http::{JSON_MEDIA_TYPE, json_response};
 
 use super::MAX_BODY_BYTES;
 use super::failure::ApiFailure;
 use crate::json::read_json;
+use crate::names::shorten_name;
 
 /// The JSON document that a request brings.
 pub(super) struct JsonDocument(pub(super) Value);
@@ -19,6 +21,14 @@ impl<S: Send + Sync> FromRequest<S> for JsonDocument {
     type Rejection = ApiFailure;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiFailure> {
+        // A page can have a browser send text to any server, and JSON only where it was asked first.
+        let media_type = request.headers().get(CONTENT_TYPE).and_then(|text| text.to_str().ok());
+        let media_type = media_type.and_then(|text| text.split(';').next()).unwrap_or("nothing");
+        if !media_type.trim().eq_ignore_ascii_case(JSON_MEDIA_TYPE) {
+            let media_type = shorten_name(media_type);
+            let message = format!("content-type: {media_type}, expected {JSON_MEDIA_TYPE}");
+            return Err(ApiFailure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
         let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
             let message = match rejection.status() {
                 StatusCode::PAYLOAD_TOO_LARGE => {

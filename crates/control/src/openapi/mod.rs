@@ -30,7 +30,7 @@ pub fn openapi_document() -> Value {
 }
 
 /// What carrying a change out may end in, besides having done it.
-const CHANGE_ERRORS: [u16; 6] = [400, 404, 413, 500, 501, 503];
+const CHANGE_ERRORS: [u16; 7] = [400, 404, 413, 415, 500, 501, 503];
 /// The same for one that has no body.
 const BODILESS_CHANGE_ERRORS: [u16; 5] = [400, 404, 500, 501, 503];
 
@@ -203,6 +203,7 @@ fn error_responses() -> Value {
         "404": response("What the request names is not there."),
         "405": response("The path does not take this method."),
         "413": response("The body is larger than 1 MiB."),
+        "415": response("The body does not say that it is application/json."),
         "500": response("The server failed."),
         "501": response("The request makes sense, but this server can't do that."),
         "503": response("The server can't do that now.")

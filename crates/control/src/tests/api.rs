@@ -15,7 +15,19 @@ use super::schema::{check, conforms, follow};
 
 /// Sends a request; the answer is as the OpenAPI document says.
 async fn call(setup: &Setup, method: &str, path: &str, body: impl Into<Body>) -> (u16, Value) {
-    let request = Request::builder().method(method).uri(path).body(body.into()).unwrap();
+    call_with(setup, method, path, "application/json; charset=utf-8", body).await
+}
+
+/// The same, with a body that says something else of itself.
+async fn call_with(
+    setup: &Setup,
+    method: &str,
+    path: &str,
+    media_type: &str,
+    body: impl Into<Body>,
+) -> (u16, Value) {
+    let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, media_type);
+    let request = request.body(body.into()).unwrap();
     let response = setup.router().oneshot(request).await.unwrap();
     let status = response.status().as_u16();
     assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
@@ -92,6 +104,22 @@ async fn a_system_is_put_and_read_back() {
     assert_eq!(status, 200);
     assert_eq!((&again["started"], &again["stopped"]), (&json!([]), &json!([])));
     assert_eq!(again["tasks"]["task1"], "1");
+}
+
+#[tokio::test]
+async fn a_change_that_does_not_say_that_it_is_json_is_refused() {
+    let setup = Setup::new();
+    for media_type in ["text/plain", "application/x-www-form-urlencoded", "", "text/json;x"] {
+        for (method, path) in
+            [("PUT", "/v1/system"), ("POST", "/v1/system"), ("PUT", "/v1/tasks/a")]
+        {
+            let body = system().to_string();
+            let (status, told) = error(call_with(&setup, method, path, media_type, body).await);
+            assert_eq!(status, 415, "{told}");
+            assert!(told.contains("expected application/json"), "{told}");
+        }
+    }
+    assert!(setup.site.versions().is_empty());
 }
 
 #[tokio::test]
