@@ -6,6 +6,7 @@
 mod api;
 mod change;
 mod intent;
+mod intent_copy;
 mod intent_reader;
 mod json;
 mod located_value;

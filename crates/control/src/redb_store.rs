@@ -5,16 +5,19 @@
 //! only after a crash.
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use redb::{
     Database, ReadableDatabase, ReadableTable, Table, TableDefinition, TableError, WriteTransaction,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tessera_core::{ContentHash, Error, ErrorKind, Result};
+use tessera_core::{ContentHash, Error, ErrorKind, Result, lock};
 
 use crate::intent::SystemSettings;
+use crate::intent_copy::IntentCopy;
 use crate::store::{IntentChange, IntentStore, StoredIntent, StoredTask};
 
 /// Says which format there is; the intent itself in the first.
@@ -47,9 +50,15 @@ impl IntentDigest {
 }
 
 /// Keeps intent in a file.
+///
+/// What is kept is also written beside it as JSON now and then: should the file be damaged, that can
+/// be put again.
 pub struct RedbStore {
-    database: Database,
+    /// `None` where the last use failed: it is opened anew for the next, as a database that could
+    /// not write once refuses to ever after.
+    database: Mutex<Option<Database>>,
     path: PathBuf,
+    copy: IntentCopy,
 }
 
 impl RedbStore {
@@ -61,8 +70,34 @@ impl RedbStore {
             std::fs::create_dir_all(folder)
                 .map_err(|error| Error::from_io(format!("create {}", folder.display()), &error))?;
         }
-        let database = Database::create(path).map_err(|error| database_error_at(path, error))?;
-        Ok(Self { database, path: path.to_owned() })
+        let copy = IntentCopy::beside(path);
+        let store = Self { database: Mutex::default(), path: path.to_owned(), copy };
+        store.use_database(|_| Ok(()))?;
+        Ok(store)
+    }
+
+    /// Does something with the database, which is opened anew where the last use failed.
+    fn use_database<T>(&self, work: impl FnOnce(&Database) -> Result<T>) -> Result<T> {
+        let mut place = lock(&self.database);
+        let known = place.take();
+        // A database that is damaged in an odd place may panic.
+        let worked = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            let database = match known {
+                Some(database) => database,
+                None => Database::create(&self.path).map_err(|error| self.database_error(error))?,
+            };
+            let worked = work(&database);
+            Ok::<_, Error>((database, worked))
+        }));
+        let (database, worked) = match worked {
+            Ok(opened) => opened?,
+            Err(_) => return Err(self.with_store_context(damaged("it can't be read"))),
+        };
+        let is_broken = worked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Io);
+        if !is_broken {
+            *place = Some(database);
+        }
+        worked.map_err(|error| self.with_advice(error))
     }
 
     fn database_error(&self, error: impl Into<redb::Error>) -> Error {
@@ -70,12 +105,20 @@ impl RedbStore {
     }
 
     fn with_store_context(&self, error: Error) -> Error {
-        error.with_context(format!("store {}", self.path.display()))
+        self.with_advice(error.with_context(format!("store {}", self.path.display())))
+    }
+
+    /// Says of damage what can be done.
+    fn with_advice(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::Corrupt || error.to_string().contains("move it away") {
+            return error;
+        }
+        Error::corrupt(format!("{error}; {}", self.copy.advice()))
     }
 
     /// What the first format kept, where that is what there is.
-    fn load_document(&self) -> Result<Option<StoredIntent>> {
-        let read = self.database.begin_read().map_err(|error| self.database_error(error))?;
+    fn load_document(&self, database: &Database) -> Result<Option<StoredIntent>> {
+        let read = database.begin_read().map_err(|error| self.database_error(error))?;
         let table = match read.open_table(FORMAT_TABLE) {
             Ok(table) => table,
             Err(TableError::TableDoesNotExist(_)) => return Ok(None),
@@ -86,8 +129,8 @@ impl RedbStore {
         decode_document(found.value()).map_err(|error| self.with_store_context(error))
     }
 
-    fn load_rows(&self) -> Result<Option<StoredIntent>> {
-        let read = self.database.begin_read().map_err(|error| self.database_error(error))?;
+    fn load_rows(&self, database: &Database) -> Result<Option<StoredIntent>> {
+        let read = database.begin_read().map_err(|error| self.database_error(error))?;
         let table = match read.open_table(INTENT_TABLE) {
             Ok(table) => table,
             Err(TableError::TableDoesNotExist(_)) => return Ok(None),
@@ -147,23 +190,34 @@ impl fmt::Debug for RedbStore {
 
 impl IntentStore for RedbStore {
     fn load_intent(&self) -> Result<Option<StoredIntent>> {
-        match self.load_document()? {
+        let loaded = self.use_database(|database| match self.load_document(database)? {
             Some(stored) => Ok(Some(stored)),
-            None => self.load_rows(),
+            None => self.load_rows(database),
+        })?;
+        if let Some(stored) = &loaded {
+            self.copy.set_intent(stored.clone());
         }
+        Ok(loaded)
     }
 
     fn save_change(&self, change: &IntentChange) -> Result<()> {
-        let earlier = self.load_document()?;
-        let write = self.database.begin_write().map_err(|error| self.database_error(error))?;
-        self.write_rows(&write, change, earlier)?;
-        {
-            let failed = |error: redb::Error| self.database_error(error);
-            let mut table = write.open_table(FORMAT_TABLE).map_err(|error| failed(error.into()))?;
-            let format = json!({ "format": STORE_FORMAT }).to_string();
-            table.insert(FORMAT_KEY, format.as_bytes()).map_err(|error| failed(error.into()))?;
-        }
-        write.commit().map_err(|error| self.database_error(error))
+        self.use_database(|database| {
+            let earlier = self.load_document(database)?;
+            let write = database.begin_write().map_err(|error| self.database_error(error))?;
+            self.write_rows(&write, change, earlier)?;
+            {
+                let failed = |error: redb::Error| self.database_error(error);
+                let mut table =
+                    write.open_table(FORMAT_TABLE).map_err(|error| failed(error.into()))?;
+                let format = json!({ "format": STORE_FORMAT }).to_string();
+                table
+                    .insert(FORMAT_KEY, format.as_bytes())
+                    .map_err(|error| failed(error.into()))?;
+            }
+            write.commit().map_err(|error| self.database_error(error))
+        })?;
+        self.copy.apply_change(change);
+        Ok(())
     }
 }
 
@@ -263,7 +317,7 @@ fn database_error_at(path: &Path, error: impl Into<redb::Error>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intent::TaskDefinition;
+    use crate::intent::{System, TaskDefinition};
     use crate::store::{MemoryStore, TaskVersion};
 
     fn example() -> StoredIntent {
@@ -315,9 +369,13 @@ mod tests {
         key: &str,
         value: &[u8],
     ) {
-        let write = store.database.begin_write().unwrap();
-        write.open_table(table).unwrap().insert(key, value).unwrap();
-        write.commit().unwrap();
+        let put = |database: &Database| {
+            let write = database.begin_write().unwrap();
+            write.open_table(table).unwrap().insert(key, value).unwrap();
+            write.commit().unwrap();
+            Ok(())
+        };
+        store.use_database(put).unwrap();
     }
 
     #[test]
@@ -357,6 +415,72 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{key}");
             assert!(error.to_string().contains("copy.redb: it is damaged"), "{error}");
         }
+    }
+
+    /// Bytes in which a database says where everything is.
+    const HEAD_BYTES: u64 = 320;
+
+    #[test]
+    fn a_bit_that_flips_never_gives_another_intent() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.redb");
+        let mut stored = example();
+        for number in 0..40 {
+            let name = format!("task{number}");
+            let definition = TaskDefinition::of_model(format!("model{number}"));
+            stored.system.tasks.insert(name.clone(), definition);
+            let content = ContentHash::of_content(name.as_bytes());
+            stored.versions.insert(name, TaskVersion { number, content });
+        }
+        let store = RedbStore::open(&path).unwrap();
+        // What was kept before is still somewhere in the file.
+        store.save_change(&example().into_change()).unwrap();
+        store.save_change(&stored.clone().into_change()).unwrap();
+        drop(store);
+        let copy: System =
+            serde_json::from_slice(&std::fs::read(path.with_extension("json")).unwrap()).unwrap();
+        assert_eq!(copy, stored.system);
+        let whole = std::fs::read(&path).unwrap();
+        let mut random = tessera_core::Random::new(7);
+        let (mut refused, mut unharmed) = (0, 0);
+        // Every bit of the beginning, which says where the rest is, and some of the others.
+        for number in 0..8 * HEAD_BYTES + 300 {
+            let mut bytes = whole.clone();
+            let (place, bit) = match number / 8 {
+                place if place < HEAD_BYTES => (place, number % 8),
+                _ => (random.next_below(bytes.len() as u64), random.next_below(8)),
+            };
+            let place = place as usize;
+            bytes[place] ^= 1 << bit;
+            std::fs::write(&path, bytes).unwrap();
+            match RedbStore::open(&path).and_then(|store| store.load_intent()) {
+                Ok(loaded) => {
+                    assert_eq!(loaded, Some(stored.clone()), "byte {place}");
+                    unharmed += 1;
+                }
+                Err(error) => {
+                    let told = error.to_string();
+                    assert!(told.contains("state.redb"), "{told}");
+                    refused += 1;
+                }
+            }
+        }
+        // Much of the file is unused.
+        assert!(refused > 3 && unharmed > 100, "{refused} refused, {unharmed} unharmed");
+    }
+
+    #[test]
+    fn damage_is_told_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.redb");
+        let store = RedbStore::open(&path).unwrap();
+        store.save_change(&example().into_change()).unwrap();
+        put_row(&store, INTENT_TABLE, "task:task1", b"{}");
+        let told = store.load_intent().unwrap_err().to_string();
+        assert!(told.contains("it is damaged") && told.contains("move it away"), "{told}");
+        drop(store);
+        let told = RedbStore::open(&path).unwrap().load_intent().unwrap_err().to_string();
+        assert!(told.contains("state.json, its last copy"), "{told}");
     }
 
     #[test]
