@@ -102,6 +102,11 @@ impl Manager {
         tasks
     }
 
+    /// Whether every task that there should be is served.
+    pub fn serves_all(&self) -> bool {
+        self.inner.state().left_out.is_empty()
+    }
+
     /// How a task is; `NotFound` where there is none of this name.
     pub fn task_status(&self, name: &str) -> Result<TaskStatus> {
         let found = self.task_statuses().into_iter().find(|task| task.name == name);
@@ -117,11 +122,21 @@ impl Manager {
             let Some(change) = run_blocking(move || planning.plan_restored()).await? else {
                 return Ok(Restored::default());
             };
+            let changed = match inner.carry_out(change.clone(), ChangeScope::System).await {
+                Ok(changed) => changed,
+                Err(error) => {
+                    tracing::error!(%error, "what was kept can't all be served: one by one");
+                    let changed = inner.restore_each(change).await;
+                    if inner.state().planned.is_empty() {
+                        return Err(error);
+                    }
+                    changed
+                }
+            };
             let left_out = inner.state().left_out.clone();
             for (name, reason) in &left_out {
                 tracing::error!(task = name, reason, "a task that was kept can't be served");
             }
-            let changed = inner.carry_out(change, ChangeScope::System).await?;
             Ok(Restored { changed, left_out })
         })
         .await
@@ -278,6 +293,24 @@ impl ManagerInner {
         state.left_out = left_out;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
         Ok(Some(change))
+    }
+
+    /// Serves one task after the other; those that can't be are left out.
+    async fn restore_each(&self, change: StateChange) -> Changed {
+        let mut applied = AppliedUnits::default();
+        for (name, change) in change.split_by_task() {
+            match self.carry_out(change, ChangeScope::Task(name.clone())).await {
+                Ok(Changed { started, stopped, .. }) => {
+                    applied.started.retain(|unit| !stopped.contains(unit));
+                    applied.started.extend(started);
+                }
+                Err(error) => {
+                    let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+                    state.left_out.insert(name, error.to_string());
+                }
+            }
+        }
+        self.describe_change(applied, &ChangeScope::System)
     }
 
     /// Has a change carried out and keeps it; where either fails all is as before.

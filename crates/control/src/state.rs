@@ -23,12 +23,24 @@ pub(crate) struct ServedState {
 }
 
 /// What is to be served in another way; what is not in it stays.
+#[derive(Clone)]
 pub(crate) struct StateChange {
     pub(crate) settings: SystemSettings,
     /// Tasks that are new or others than before.
     pub(crate) put: BTreeMap<String, (StoredTask, Arc<PlannedTask>)>,
     /// Tasks that are gone.
     pub(crate) removed: Vec<String>,
+}
+
+impl StateChange {
+    /// Changes that put one task each, and together what this one puts.
+    pub(crate) fn split_by_task(self) -> impl Iterator<Item = (String, Self)> {
+        let Self { settings, put, removed: _ } = self;
+        put.into_iter().map(move |(name, task)| {
+            let put = BTreeMap::from([(name.clone(), task)]);
+            (name, Self { settings: settings.clone(), put, removed: Vec::new() })
+        })
+    }
 }
 
 impl ServedState {

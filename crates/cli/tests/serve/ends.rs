@@ -125,6 +125,45 @@ fn first_output(response: &Response) -> Vec<f64> {
 }
 
 #[test]
+fn a_block_that_is_gone_keeps_no_other_task_from_being_served_again() {
+    let place = Place::new();
+    let good = place.model("good", &layers(&[0, 1]));
+    let bad = place.split("bad", &layers(&[2, 3]), &["--blocks", "1"]);
+    let input = [Input::row(&row(1))];
+    for isolation in ["thread", "process"] {
+        let server = place.serve(&[&good, "--isolation", isolation, "--blocks", "1"]);
+        server.put("/v1/tasks/bad", &json!({ "model": "bad" })).ok();
+        server.put("/v1/tasks/worse", &json!({ "model": "bad", "deadline_ms": 5 })).ok();
+        let expected = server.infer("good", &input).output("y");
+        server.stop();
+
+        let blocks = place.repository().join("blocks");
+        let file = blocks.join(&bad[0][..2]).join(&bad[0]);
+        let aside = place.path().join("aside");
+        fs::rename(&file, &aside).unwrap();
+        let server = place.serve(&["--isolation", isolation]);
+        assert_close(&server.infer("good", &input).output("y"), &expected);
+        for task in ["bad", "worse"] {
+            let status = server.get(&format!("/v1/tasks/{task}"));
+            assert_eq!(status["state"], "unavailable", "{status}");
+            assert!(status["reason"].as_str().unwrap().contains(&bad[0][..12]), "{status}");
+            server.infer(task, &input).refusal(404);
+        }
+        let http = server.announced["http"].as_str().unwrap();
+        let ready = |path: &str| try_call(http, "GET", path, "").unwrap().status;
+        assert_ne!(ready("/v2/health/ready"), 200);
+        assert_eq!(ready("/v2/models/good/ready"), 200);
+        // It comes back, and is asked for again.
+        fs::rename(&aside, &file).unwrap();
+        server.put("/v1/tasks/bad", &json!({ "model": "bad" })).ok();
+        server.delete("/v1/tasks/worse").ok();
+        assert_eq!(ready("/v2/health/ready"), 200);
+        server.infer("bad", &input).ok();
+        server.stop();
+    }
+}
+
+#[test]
 fn a_server_without_models_serves_what_was_served_before() {
     let place = Place::new();
     let chain = place.model("chain", &layers(&[0, 1, 2, 3]));

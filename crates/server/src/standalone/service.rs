@@ -76,6 +76,7 @@ impl InferenceService for SiteService {
     fn is_ready(&self) -> bool {
         let dispatcher = self.site.dispatcher();
         self.is_up.load(Ordering::Acquire)
+            && self.manager.serves_all()
             && dispatcher
                 .list_tasks()
                 .iter()
