@@ -54,7 +54,7 @@ pub(crate) struct ServeArguments {
     /// * for any; repeat for more
     #[arg(long = "allow-host", value_name = "NAME")]
     pub(crate) allowed_hosts: Vec<String>,
-    /// Let web pages of this origin ask, such as https://example.org; * for any; repeat for more
+    /// Let web pages of this origin (SCHEME://HOST:PORT) ask; * for any; repeat for more
     #[arg(long = "allow-origin", value_name = "ORIGIN")]
     pub(crate) allowed_origins: Vec<String>,
     /// Port of the protocol over HTTP; 0 for any that is free
