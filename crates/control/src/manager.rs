@@ -244,7 +244,9 @@ impl ManagerInner {
     /// What `system` needs; where tasks can't be served the error says so of each.
     fn plan_system(&self, system: &System) -> Result<StateChange> {
         let state = self.state();
-        let mut change = StateChange { settings: system.settings(), ..state.begin_change() };
+        // Where the store was not read, as models were named, nothing of it stays.
+        let (settings, replaces_all) = (system.settings(), !state.is_stored);
+        let mut change = StateChange { settings, replaces_all, ..state.begin_change() };
         let mut errors = Vec::new();
         for (name, task) in &system.tasks {
             match self.plan_task(name, task, system.isolation) {
@@ -279,8 +281,11 @@ impl ManagerInner {
 
     /// Takes what was kept as what should be; returns what can be served of it.
     fn plan_restored(&self) -> Result<Option<StateChange>> {
-        let Some(stored) = self.store.load_intent()? else { return Ok(None) };
-        let mut state = ServedState { stored, ..ServedState::default() };
+        let Some(stored) = self.store.load_intent()? else {
+            self.state.write().unwrap_or_else(PoisonError::into_inner).is_stored = true;
+            return Ok(None);
+        };
+        let mut state = ServedState { stored, is_stored: true, ..ServedState::default() };
         let (mut change, mut left_out) = (state.begin_change(), BTreeMap::new());
         for (name, task) in &state.stored.system.tasks {
             match self.plan_task(name, task, change.settings.isolation) {

@@ -164,6 +164,9 @@ impl RedbStore {
         earlier: Option<StoredIntent>,
     ) -> Result<()> {
         let failed = |error: redb::Error| self.database_error(error);
+        if change.replaces_all {
+            write.delete_table(INTENT_TABLE).map_err(|error| failed(error.into()))?;
+        }
         let mut table = write.open_table(INTENT_TABLE).map_err(|error| failed(error.into()))?;
         let mut digest = IntentDigest::default();
         if let Some(known) = table.get(DIGEST_KEY).map_err(|error| failed(error.into()))? {
@@ -202,7 +205,7 @@ impl IntentStore for RedbStore {
 
     fn save_change(&self, change: &IntentChange) -> Result<()> {
         self.use_database(|database| {
-            let earlier = self.load_document(database)?;
+            let earlier = if change.replaces_all { None } else { self.load_document(database)? };
             let write = database.begin_write().map_err(|error| self.database_error(error))?;
             self.write_rows(&write, change, earlier)?;
             {
@@ -356,6 +359,7 @@ mod tests {
         expected.system.fusion = false;
         let stored = StoredTask { definition: task, version };
         let change = IntentChange {
+            replaces_all: false,
             settings: Some(expected.system.settings()),
             put: [("task2".to_owned(), stored)].into(),
             removed: vec!["task1".to_owned(), "never there".to_owned()],
@@ -459,8 +463,8 @@ mod tests {
                     unharmed += 1;
                 }
                 Err(error) => {
-                    let told = error.to_string();
-                    assert!(told.contains("state.redb"), "{told}");
+                    let message = error.to_string();
+                    assert!(message.contains("state.redb"), "{message}");
                     refused += 1;
                 }
             }
@@ -470,17 +474,30 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_with_what_to_do() {
+    fn damage_is_reported_with_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.redb");
         let store = RedbStore::open(&path).unwrap();
         store.save_change(&example().into_change()).unwrap();
         put_row(&store, INTENT_TABLE, "task:task1", b"{}");
-        let told = store.load_intent().unwrap_err().to_string();
-        assert!(told.contains("it is damaged") && told.contains("move it away"), "{told}");
+        let message = store.load_intent().unwrap_err().to_string();
+        assert!(message.contains("it is damaged") && message.contains("move it away"), "{message}");
         drop(store);
-        let told = RedbStore::open(&path).unwrap().load_intent().unwrap_err().to_string();
-        assert!(told.contains("state.json, its last copy"), "{told}");
+        let message = RedbStore::open(&path).unwrap().load_intent().unwrap_err().to_string();
+        assert!(message.contains("state.json, its last copy"), "{message}");
+    }
+
+    #[test]
+    fn what_replaces_all_leaves_nothing_of_before_and_mends_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = RedbStore::open(folder.path().join("state.redb")).unwrap();
+        store.save_change(&example().into_change()).unwrap();
+        put_row(&store, INTENT_TABLE, "task:task1", b"{}");
+        put_row(&store, INTENT_TABLE, "task:other", b"{}");
+        assert!(store.load_intent().is_err());
+        let (_, other) = changed();
+        store.save_change(&other.clone().into_change()).unwrap();
+        assert_eq!(store.load_intent().unwrap(), Some(other));
     }
 
     #[test]

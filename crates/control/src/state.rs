@@ -20,12 +20,16 @@ pub(crate) struct ServedState {
     pub(crate) planned: BTreeMap<String, Arc<PlannedTask>>,
     /// The tasks that should be and can't, and why.
     pub(crate) left_out: BTreeMap<String, String>,
+    /// Whether `stored` is what the store has: it was read, or written as a whole.
+    pub(crate) is_stored: bool,
 }
 
 /// What is to be served in another way; what is not in it stays.
 #[derive(Clone)]
 pub(crate) struct StateChange {
     pub(crate) settings: SystemSettings,
+    /// Whether nothing stays of what the store has.
+    pub(crate) replaces_all: bool,
     /// Tasks that are new or others than before.
     pub(crate) put: BTreeMap<String, (StoredTask, Arc<PlannedTask>)>,
     /// Tasks that are gone.
@@ -35,10 +39,10 @@ pub(crate) struct StateChange {
 impl StateChange {
     /// Changes that put one task each, and together what this one puts.
     pub(crate) fn split_by_task(self) -> impl Iterator<Item = (String, Self)> {
-        let Self { settings, put, removed: _ } = self;
+        let Self { settings, put, .. } = self;
         put.into_iter().map(move |(name, task)| {
-            let put = BTreeMap::from([(name.clone(), task)]);
-            (name, Self { settings: settings.clone(), put, removed: Vec::new() })
+            let (settings, put) = (settings.clone(), BTreeMap::from([(name.clone(), task)]));
+            (name, Self { settings, replaces_all: false, put, removed: Vec::new() })
         })
     }
 }
@@ -46,8 +50,9 @@ impl StateChange {
 impl ServedState {
     /// A change that changes nothing yet.
     pub(crate) fn begin_change(&self) -> StateChange {
+        let settings = self.stored.system.settings();
         let (put, removed) = (BTreeMap::new(), Vec::new());
-        StateChange { settings: self.stored.system.settings(), put, removed }
+        StateChange { settings, replaces_all: false, put, removed }
     }
 
     /// What a task is at with this definition: its version goes up where it is not what it was.
@@ -83,7 +88,7 @@ impl ServedState {
         let is_same = self.stored.system.tasks.get(name) == Some(task)
             && self.stored.versions.get(name) == Some(&version)
             && self.planned.get(name).is_some_and(|known| **known == planned);
-        if !is_same {
+        if !is_same || change.replaces_all {
             let stored = StoredTask { definition: task.clone(), version };
             change.put.insert(name.to_owned(), (stored, Arc::new(planned)));
         }
@@ -141,13 +146,16 @@ impl ServedState {
     /// What a store has to keep of a change.
     pub(crate) fn intent_change(&self, change: &StateChange) -> IntentChange {
         let is_other = |(name, (stored, _)): &(&String, &(StoredTask, Arc<PlannedTask>))| {
-            self.stored.system.tasks.get(*name) != Some(&stored.definition)
+            change.replaces_all
+                || self.stored.system.tasks.get(*name) != Some(&stored.definition)
                 || self.stored.versions.get(*name) != Some(&stored.version)
         };
         let put = change.put.iter().filter(is_other);
-        let before = self.stored.system.settings();
+        let replaces_all = change.replaces_all;
+        let is_other_settings = replaces_all || self.stored.system.settings() != change.settings;
         IntentChange {
-            settings: (before != change.settings).then(|| change.settings.clone()),
+            replaces_all,
+            settings: is_other_settings.then(|| change.settings.clone()),
             put: put.map(|(name, (stored, _))| (name.clone(), stored.clone())).collect(),
             removed: change.removed.clone(),
         }
@@ -165,8 +173,11 @@ impl ServedState {
             self.planned.insert(name.clone(), planned);
             put.insert(name, stored);
         }
+        self.is_stored |= change.replaces_all;
+        // What is served is known here, whatever the store had.
         let (settings, removed) = (Some(change.settings), change.removed);
-        self.stored.apply_change(IntentChange { settings, put, removed });
+        let change = IntentChange { replaces_all: false, settings, put, removed };
+        self.stored.apply_change(change);
     }
 
     /// The versions of these tasks.

@@ -38,6 +38,8 @@ pub struct StoredTask {
 /// What is to be kept in another way; all other tasks stay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IntentChange {
+    /// Whether nothing stays of what was kept before.
+    pub replaces_all: bool,
     /// What the system says of all tasks, where that is something else than before.
     pub settings: Option<SystemSettings>,
     /// Tasks that are new or others than before.
@@ -49,14 +51,18 @@ pub struct IntentChange {
 impl IntentChange {
     /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
-        self.settings.is_none() && self.put.is_empty() && self.removed.is_empty()
+        let Self { replaces_all, settings, put, removed } = self;
+        !replaces_all && settings.is_none() && put.is_empty() && removed.is_empty()
     }
 }
 
 impl StoredIntent {
     /// Makes it be what it is after a change.
     pub fn apply_change(&mut self, change: IntentChange) {
-        let IntentChange { settings, put, removed } = change;
+        let IntentChange { replaces_all, settings, put, removed } = change;
+        if replaces_all {
+            *self = Self::default();
+        }
         if let Some(SystemSettings { blocks, fusion, isolation }) = settings {
             (self.system.blocks, self.system.fusion, self.system.isolation) =
                 (blocks, fusion, isolation);
@@ -79,7 +85,7 @@ impl StoredIntent {
             let version = versions.remove(&name)?;
             Some((name, StoredTask { definition, version }))
         });
-        IntentChange { settings, put: tasks.collect(), removed: Vec::new() }
+        IntentChange { replaces_all: true, settings, put: tasks.collect(), removed: Vec::new() }
     }
 }
 

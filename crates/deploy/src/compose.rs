@@ -113,8 +113,8 @@ fn wanted_inputs(parts: &[PathPart], number: usize) -> Result<Vec<PathPartInput>
     )))
 }
 
-/// How many inputs a step is told to take.
-fn told_inputs(parts: &[PathPart], number: usize) -> usize {
+/// How many inputs a step takes by its path.
+fn named_input_count(parts: &[PathPart], number: usize) -> usize {
     match (&parts[number].inputs, number.checked_sub(1)) {
         (Some(inputs), _) => inputs.len(),
         (None, None) => parts[number].graph.inputs.len(),
@@ -122,7 +122,7 @@ fn told_inputs(parts: &[PathPart], number: usize) -> usize {
     }
 }
 
-/// The number of the first input of the task that stands for what a step is not told to take:
+/// The number of the first input of the task that stands for what the path of a step leaves out:
 /// behind those that steps name, and behind those of earlier steps.
 fn left_out_input(parts: &[PathPart], number: usize) -> usize {
     let named = parts.iter().enumerate().map(|(at, part)| match (&part.inputs, at) {
@@ -136,7 +136,8 @@ fn left_out_input(parts: &[PathPart], number: usize) -> usize {
         (None, 0) => part.graph.inputs.len(),
         (None, _) => 0,
     });
-    let left_out = |at: usize| parts[at].graph.inputs.len().saturating_sub(told_inputs(parts, at));
+    let left_out =
+        |at: usize| parts[at].graph.inputs.len().saturating_sub(named_input_count(parts, at));
     named.max().unwrap_or(0) + (0..number).map(left_out).sum::<usize>()
 }
 

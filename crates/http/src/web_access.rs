@@ -77,7 +77,7 @@ impl WebAccess {
         };
         if let Some(host) = host.filter(|host| !self.allows_host(host_name(host))) {
             return Err(format!(
-                "host \"{}\" is not one that this server is asked by; --allow-host allows it",
+                "this server does not answer for host \"{}\"; --allow-host adds one",
                 shortened(host)
             ));
         }

@@ -1,4 +1,4 @@
-//! Web pages that a browser shows can't ask a server, unless it was told that they may.
+//! Web pages that a browser shows can't ask a server, unless it is allowed that they may.
 
 use serde_json::json;
 
@@ -28,8 +28,8 @@ fn a_page_of_another_site_changes_nothing_and_learns_nothing() {
         &["Host: evil.example:8003", "Origin: http://evil.example:8003"],
     ] {
         for method in ["PUT", "POST"] {
-            let told = call_with_headers(&control, method, "/v1/system", headers, &empty);
-            assert!(told.refusal(403).contains("--allow-"), "{told:?}");
+            let answer = call_with_headers(&control, method, "/v1/system", headers, &empty);
+            assert!(answer.refusal(403).contains("--allow-"), "{answer:?}");
         }
         let unload = "/v2/repository/models/chain/unload";
         call_with_headers(&http, "POST", unload, headers, "{}").refusal(403);
@@ -46,31 +46,31 @@ fn a_page_of_another_site_changes_nothing_and_learns_nothing() {
     call_with_headers(&control, "POST", "/v1/system", &plain, &empty).refusal(415);
     server.infer("chain", &[Input::row(&row(1))]).ok();
 
-    // A page that may ask is told so, first and with the answer.
+    // A page that may ask gets the headers for it, first and with the answer.
     let asked = [own.as_str(), named, "Access-Control-Request-Method: POST"];
-    let told = call_with_headers(&http, "OPTIONS", "/v2/models/chain/infer", &asked, "");
-    assert_eq!(told.status, 204, "{told:?}");
-    assert_eq!(told.header("access-control-allow-origin"), Some("https://page.example"));
-    assert!(told.header("access-control-allow-headers").unwrap().contains("content-type"));
-    let told = call_with_headers(&http, "GET", "/v2/models/chain", &[&own, named], "");
-    assert_eq!(told.ok()["name"], "chain");
-    assert_eq!(told.header("access-control-allow-origin"), Some("https://page.example"));
-    let told = call_with_headers(
+    let answer = call_with_headers(&http, "OPTIONS", "/v2/models/chain/infer", &asked, "");
+    assert_eq!(answer.status, 204, "{answer:?}");
+    assert_eq!(answer.header("access-control-allow-origin"), Some("https://page.example"));
+    assert!(answer.header("access-control-allow-headers").unwrap().contains("content-type"));
+    let answer = call_with_headers(&http, "GET", "/v2/models/chain", &[&own, named], "");
+    assert_eq!(answer.ok()["name"], "chain");
+    assert_eq!(answer.header("access-control-allow-origin"), Some("https://page.example"));
+    let answer = call_with_headers(
         &control,
         "PUT",
         "/v1/tasks/more",
         &[&own, named, "Content-Type: application/json"],
         &json!({ "model": "chain" }).to_string(),
     );
-    told.ok();
+    answer.ok();
     // And one that may not, and the server's own, are not.
     let refused = [own.as_str(), evil, "Access-Control-Request-Method: POST"];
-    let told = call_with_headers(&http, "OPTIONS", "/v2/models/chain/infer", &refused, "");
-    assert_eq!((told.status, told.header("access-control-allow-origin")), (403, None));
+    let answer = call_with_headers(&http, "OPTIONS", "/v2/models/chain/infer", &refused, "");
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (403, None));
     let same = format!("Origin: http://{control}");
-    let told = call_with_headers(&control, "GET", "/v1/tasks", &[&own, &same], "");
-    assert_eq!(told.header("access-control-allow-origin"), None);
-    told.ok();
+    let answer = call_with_headers(&control, "GET", "/v1/tasks", &[&own, &same], "");
+    assert_eq!(answer.header("access-control-allow-origin"), None);
+    answer.ok();
     server.stop();
 
     let server = place.serve(&[&chain, "--allow-host", "models.example.org"]);

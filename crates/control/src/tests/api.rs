@@ -114,9 +114,9 @@ async fn a_change_that_does_not_say_that_it_is_json_is_refused() {
             [("PUT", "/v1/system"), ("POST", "/v1/system"), ("PUT", "/v1/tasks/a")]
         {
             let body = system().to_string();
-            let (status, told) = error(call_with(&setup, method, path, media_type, body).await);
-            assert_eq!(status, 415, "{told}");
-            assert!(told.contains("expected application/json"), "{told}");
+            let (status, message) = error(call_with(&setup, method, path, media_type, body).await);
+            assert_eq!(status, 415, "{message}");
+            assert!(message.contains("expected application/json"), "{message}");
         }
     }
     assert!(setup.site.versions().is_empty());

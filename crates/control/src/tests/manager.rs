@@ -108,6 +108,26 @@ async fn what_was_kept_is_served_after_a_restart() {
 }
 
 #[tokio::test]
+async fn a_system_that_is_put_before_the_store_is_read_replaces_it() {
+    let first = Setup::new();
+    first.manager.put_system(two_tasks()).await.unwrap();
+    let second = Setup::over(Arc::clone(&first.store), Arc::clone(&first.catalogue));
+    let other = system(&json!({"tasks": {"c": ["block1"]}}));
+    second.manager.put_system(other.clone()).await.unwrap();
+    assert_eq!(second.store.load_intent().unwrap().unwrap().system, other);
+    // Also what was put before it, and stays as it is.
+    let between = Setup::over(Arc::clone(&first.store), Arc::clone(&first.catalogue));
+    between.manager.put_task("c", task(&json!(["block1"]))).await.unwrap();
+    between.manager.put_system(other.clone()).await.unwrap();
+    assert_eq!(between.store.load_intent().unwrap().unwrap().system, other);
+    // A task alone is added to what there is.
+    let third = Setup::over(Arc::clone(&first.store), Arc::clone(&first.catalogue));
+    third.manager.put_task("d", task(&json!(["block1"]))).await.unwrap();
+    third.manager.restore_tasks().await.unwrap();
+    assert_eq!(third.site.versions(), versions(&[("c", "1"), ("d", "1")]));
+}
+
+#[tokio::test]
 async fn a_task_that_cannot_be_restored_does_not_keep_the_others_down() {
     let first = Setup::new();
     first.manager.put_system(two_tasks()).await.unwrap();
