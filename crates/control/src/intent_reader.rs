@@ -362,8 +362,8 @@ impl IntentReader {
 fn parse_step_input(text: &str, steps: &[PathStep]) -> Option<StepInput> {
     let number = |text: &str| names::is_number(text, 4).then(|| text.parse().ok()).flatten();
     let named = |name: &str| steps.iter().any(|step| step.name == name);
-    if let Some(input) = text.strip_prefix('$') {
-        return number(input).map(StepInput::Task);
+    if let Some(input) = text.strip_prefix('$').and_then(number) {
+        return Some(StepInput::Task(input));
     }
     if named(text) {
         return Some(StepInput::Step { name: text.to_owned(), output: 0 });

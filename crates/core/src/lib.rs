@@ -8,6 +8,7 @@ mod device;
 mod dtype;
 mod error;
 mod hash;
+mod name;
 mod random;
 mod random_tensor;
 mod region;
@@ -20,6 +21,7 @@ pub use device::Device;
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use hash::ContentHash;
+pub use name::{escape_unshown, is_plain_name, is_unshown};
 pub use random::Random;
 pub use random_tensor::{RandomElements, random_tensor};
 pub use region::{

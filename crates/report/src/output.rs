@@ -5,24 +5,29 @@ use std::time::Duration;
 
 pub use indicatif::ProgressBar;
 use indicatif::ProgressStyle;
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Result, escape_unshown};
 
 /// Prints a value as JSON.
 pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Error::invalid(format!("JSON: {error}")))?;
-    print_line(&text)
+    write_line(&text)
 }
 
 /// Prints a value as one line of JSON.
 pub fn print_json_line(value: &impl serde::Serialize) -> Result<()> {
     let text =
         serde_json::to_string(value).map_err(|error| Error::invalid(format!("JSON: {error}")))?;
-    print_line(&text)
+    write_line(&text)
 }
 
-/// Prints a line; a reader that went away is no error.
+/// Prints a line; a reader that went away is no error. Names come from files and clients: what a
+/// terminal would obey instead of showing it is escaped.
 pub fn print_line(text: &str) -> Result<()> {
+    write_line(&escape_unshown(text))
+}
+
+fn write_line(text: &str) -> Result<()> {
     match writeln!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Error::from_io("standard output", &error))
@@ -33,7 +38,7 @@ pub fn print_line(text: &str) -> Result<()> {
 
 /// Tells the user something on standard error; nobody may be there to read it.
 pub fn print_notice(text: &str) {
-    writeln!(std::io::stderr(), "tessera: {text}").ok();
+    writeln!(std::io::stderr(), "tessera: {}", escape_unshown(text)).ok();
 }
 
 /// A bar for work of known length, on the terminal only.

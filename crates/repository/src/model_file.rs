@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Result, is_plain_name, is_unshown};
 use tessera_engine::FileMapping;
 use tessera_graph::onnx::without_map_outputs;
 use tessera_graph::{
@@ -14,6 +14,7 @@ use tessera_graph::{
 };
 
 use crate::model_set::{ModelShapes, NamedFile};
+use crate::store::LONGEST_FILE_NAME;
 use crate::unfinished_files::write_whole;
 
 /// How many blocks a model is cut into where nobody says.
@@ -166,16 +167,31 @@ impl ModelFile {
     }
 }
 
-/// The name to keep a model under: the file's, without its ending, and with a dash for what a
-/// repository takes for no part of a name.
+/// The name to keep a model under: the file's, without its ending.
 pub fn model_name_of(path: &Path) -> String {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@+".contains(c);
-    let name: String = stem.chars().map(|c| if fits(c) { c } else { '-' }).take(128).collect();
-    match name.trim_start_matches('.') {
-        "" => "model".to_owned(),
-        name => name.to_owned(),
+    model_name_from(&stem)
+}
+
+/// The name of a file or a folder as that of a model: what a terminal would not show is
+/// percent-encoded, and what is too long is cut.
+pub(crate) fn model_name_from(text: &str) -> String {
+    let mut name = String::new();
+    for (count, c) in text.trim_start_matches('.').chars().enumerate() {
+        let mut bytes = [0; 4];
+        let encoded = c.encode_utf8(&mut bytes);
+        let before = name.len();
+        if is_unshown(c) || c == '/' {
+            name.extend(encoded.bytes().map(|byte| format!("%{byte:02X}")));
+        } else {
+            name.push(c);
+        }
+        if count >= 128 || name.len() > LONGEST_FILE_NAME || !is_plain_name(&name) {
+            name.truncate(before);
+            break;
+        }
     }
+    if name.is_empty() { "model".to_owned() } else { name }
 }
 
 /// The files in a model's folder, each mapped once.
@@ -252,11 +268,17 @@ mod tests {
     fn any_file_has_a_name_that_a_repository_takes() {
         for (file, expected) in [
             ("resnet50.onnx", "resnet50"),
-            ("my model (v2).onnx", "my-model--v2-"),
-            ("a/b/größe.onnx", "gr--e"),
+            ("my model (v2).onnx", "my model (v2)"),
+            ("a/b/größe.onnx", "größe"),
+            ("模型.onnx", "模型"),
+            ("50%.onnx", "50%"),
+            ("a\nb\u{1b}.onnx", "a%0Ab%1B"),
+            ("\u{202e}.onnx", "%E2%80%AE"),
             (".hidden.onnx", "hidden"),
             ("...", "model"),
             ("", "model"),
+            (&format!("{}.onnx", "模".repeat(100)), &"模".repeat(85)),
+            (&format!("{}.onnx", "a".repeat(200)), &"a".repeat(128)),
         ] {
             let name = model_name_of(Path::new(file));
             assert_eq!(name, expected, "{file}");

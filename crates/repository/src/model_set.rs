@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tessera_core::{Error, Result};
 use tessera_graph::Graph;
 
-use crate::model_file::model_name_of;
+use crate::model_file::{model_name_from, model_name_of};
 use crate::store::check_model_name;
 
 /// A model file, and the name to keep it under.
@@ -66,8 +66,7 @@ fn parse_named(path: &Path) -> (Option<String>, PathBuf) {
 /// The folder that a file is in, as a name.
 fn folder_name(path: &Path) -> Option<String> {
     let folder = std::path::absolute(path).ok()?;
-    let name = folder.parent()?.file_name()?.to_string_lossy().replace('.', "-");
-    Some(model_name_of(Path::new(&name)))
+    Some(model_name_from(&folder.parent()?.file_name()?.to_string_lossy()))
 }
 
 /// Shapes of inputs for several models: `INPUT` for all that have such an input, `NAME:INPUT` for
@@ -138,6 +137,8 @@ mod tests {
         assert_eq!(names(&["first=a/model.onnx", "b/model.onnx"]).unwrap(), ["first", "model"]);
         let message = names(&["a/m/x.onnx", "b/m/x.onnx"]).unwrap_err().to_string();
         assert!(message.contains("\"m\", expected NAME=FILE"), "{message}");
-        assert!(names(&["a b=x.onnx"]).is_err());
+        assert_eq!(names(&["a b=x.onnx"]).unwrap(), ["a b"]);
+        let message = names(&["\u{1b}b=x.onnx"]).unwrap_err().to_string();
+        assert!(message.contains("\\u{1b}b"), "{message}");
     }
 }

@@ -5,13 +5,15 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
-use tessera_core::{ContentHash, Error, Result};
+use tessera_core::{ContentHash, Error, Result, escape_unshown, is_plain_name};
 use tessera_engine::FileMapping;
 use tessera_graph::{BlockGraph, Partition};
 
 use crate::files::{self, ContentKind, io_error};
 
 const FOLDERS: [&str; 5] = ["blocks", "weights", "models", "names", "tmp"];
+/// Most bytes of a file's name.
+pub(crate) const LONGEST_FILE_NAME: usize = 255;
 const REPOSITORY_FORMAT: &str = "tessera repository 1\n";
 
 /// A repository that is open.
@@ -181,14 +183,13 @@ impl Repository {
 
 /// Refuses what can't be a model's name, which is also a file's.
 pub fn check_model_name(name: &str) -> Result<()> {
-    let fits = (1..=128).contains(&name.len())
-        && !name.starts_with('.')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@+".contains(c));
-    if fits {
+    if is_plain_name(name) && name.len() <= LONGEST_FILE_NAME {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "\"{name}\" is no name for a model, expected up to 128 of a-z A-Z 0-9 - _ . @ +"
+        "\"{}\" is no name for a model, expected 1 to 128 characters ({LONGEST_FILE_NAME} bytes) \
+         without / and control characters, of which a dot is not the first",
+        escape_unshown(name)
     )))
 }
 

@@ -426,15 +426,16 @@ fn names_that_would_lead_out_of_the_folder_are_refused() {
     let (folder, repository) = fresh();
     let partition = model(&[1]);
     let before = content(folder.path());
-    let long = "x".repeat(129);
-    for name in ["../x", "", ".hidden", "a/b", "/etc/x", "..", "a\0b", "a b", "ü", &long] {
+    let (long, wide) = ("x".repeat(129), "模".repeat(100));
+    let hidden = ["a\0b", "a\nb", "\u{202e}", &long, &wide];
+    for name in ["../x", "", ".hidden", "a/b", "/etc/x", ".."].into_iter().chain(hidden) {
         assert_eq!(kind_of(repository.put_model(name, &partition)), ErrorKind::Usage);
         assert_eq!(kind_of(repository.read_model(name)), ErrorKind::Usage);
         assert_eq!(kind_of(repository.remove_model(name)), ErrorKind::Usage);
     }
     let after = content(folder.path());
     assert!(before.keys().eq(after.keys()), "nothing was written");
-    for name in ["a", "resnet50-v1.5", "user@model+2", "A_b"] {
+    for name in ["a", "resnet50-v1.5", "user@model+2", "A_b", "模型", "50% (v2)"] {
         repository.put_model(name, &partition).unwrap();
     }
 }

@@ -16,6 +16,7 @@ mod http;
 mod load;
 mod models;
 mod monitoring;
+mod names;
 mod pages;
 mod server;
 mod starting;
