@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tessera_core::{Error, Result, Tensor, TensorMut, concatenate_rows, display_shape};
+use tessera_core::{Error, Result, Tensor, TensorMut, concatenate_rows};
 use tessera_deploy::{HopTiming, TaskRoute};
 use tessera_graph::check_inputs;
 use tessera_tensormq::{Deadline, RequestId, TraceContext};
@@ -230,9 +230,8 @@ fn count_rows(route: &TaskRoute, inputs: &[Tensor]) -> Result<usize> {
     if route.max_rows == 0 {
         return Ok(1);
     }
-    let first = inputs.first();
     let rows_of = |input: &Tensor| input.shape().first().copied().unwrap_or(1);
-    let rows = first.map_or(1, rows_of);
+    let rows = inputs.first().map_or(1, rows_of);
     if let Some(other) = inputs.iter().position(|input| rows_of(input) != rows) {
         let name = |index: usize| route.inputs.get(index).map_or("", |port| port.name.as_str());
         return Err(Error::invalid(format!(
@@ -241,10 +240,6 @@ fn count_rows(route: &TaskRoute, inputs: &[Tensor]) -> Result<usize> {
             rows_of(&inputs[other]),
             name(0)
         )));
-    }
-    if rows == 0 {
-        let shown = first.map(|input| display_shape(input.dtype(), input.shape()));
-        return Err(Error::invalid(format!("a batch without rows: {}", shown.unwrap_or_default())));
     }
     if rows > route.max_rows {
         return Err(Error::invalid(format!(

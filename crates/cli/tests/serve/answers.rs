@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
+use crate::http::call;
 use crate::models::{WIDTH, difference, fork, layers, numbers, product, row, scaled, several};
-use crate::server::{Input, Place, assert_close};
+use crate::server::{Input, Place, assert_close, at_once};
 
 /// Serves models of several kinds, and compares what they answer.
 fn answers_are_those_of_run(arguments: &[&str], units_of_chain: usize) {
@@ -171,4 +172,28 @@ fn a_request_that_makes_no_sense_is_refused_with_what_would() {
     let message = server.infer("nobody", &[]).refusal(404);
     assert!(message.contains("nobody") && message.contains("chain"), "{message}");
     server.stop();
+}
+
+#[test]
+fn a_batch_without_rows_has_an_answer_without_rows() {
+    let place = Place::new();
+    let chain = place.model("chain", &layers(&[0, 1]));
+    for isolation in ["thread", "process"] {
+        let server = place.serve(&[&chain, "--isolation", isolation]);
+        let empty = json!({"inputs": [
+            {"name": "x", "shape": [0, 64], "datatype": "FP32", "data": []},
+        ]});
+        let answer = call(&server.http, "POST", "/v2/models/chain/infer", &empty.to_string()).ok();
+        assert_eq!(answer["outputs"][0]["shape"], json!([0, 64]), "{answer}");
+        assert_eq!(answer["outputs"][0]["data"], json!([]), "{answer}");
+        // And among others, who are not disturbed.
+        let answers = at_once(8, |number| match number % 2 {
+            0 => call(&server.http, "POST", "/v2/models/chain/infer", &empty.to_string()),
+            _ => server.infer("chain", &[Input::row(&row(number))]),
+        });
+        for answer in answers {
+            answer.ok();
+        }
+        server.stop();
+    }
 }

@@ -166,14 +166,15 @@ impl DispatcherState {
         bytes: usize,
         allowed: Duration,
     ) -> Result<(), Refusal> {
-        let cost = self.admission.expected_cost(&entry.route.task) * rows as f64;
+        // A batch without rows takes a run as well.
+        let cost = self.admission.expected_cost(&entry.route.task) * rows.max(1) as f64;
         self.admission.admit_request(cost, bytes, allowed)
     }
 
     /// Takes a request in.
     pub(crate) fn insert_request(&mut self, mut pending: PendingRequest) {
         let task = &pending.entry.route.task;
-        pending.cost = self.admission.expected_cost(task) * pending.rows as f64;
+        pending.cost = self.admission.expected_cost(task) * pending.rows.max(1) as f64;
         self.admission.add_request(pending.cost, pending.bytes);
         pending.generation = self.table.generation();
         *self.alive.entry(pending.generation).or_default() += 1;
@@ -184,7 +185,9 @@ impl DispatcherState {
     /// Takes a request out, however it ended.
     pub(crate) fn remove_request(&mut self, number: RequestId) -> Option<PendingRequest> {
         let pending = self.requests.remove(&number)?;
-        let per_row = pending.computed_seconds().map(|all| all / pending.rows.max(1) as f64);
+        // What a row takes is not learnt from none.
+        let computed = pending.computed_seconds().filter(|_| pending.rows > 0);
+        let per_row = computed.map(|all| all / pending.rows as f64);
         let task = &pending.entry.route.task;
         self.admission.remove_request(task, pending.cost, pending.bytes, per_row);
         if let Some(count) = self.alive.get_mut(&pending.generation) {
