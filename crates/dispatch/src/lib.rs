@@ -24,4 +24,4 @@ pub use device_tensors::ExportInput;
 pub use dispatcher::{AllocateInput, Dispatcher, DispatcherOptions};
 pub use inference::{InferenceRequest, InferenceResponse, Refusal};
 pub use routing_table::{RouteChange, TaskEntry, UnitEntry};
-pub use statistics::{DurationTotal, TaskStatistics};
+pub use statistics::{BatchStatistics, DurationTotal, TaskStatistics};

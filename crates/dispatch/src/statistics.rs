@@ -37,6 +37,21 @@ pub struct TaskStatistics {
     pub compute_infer: DurationTotal,
     /// Getting outputs to where the client reads them.
     pub compute_output: DurationTotal,
+    /// The same by the rows of the batches that requests were computed in, fewest first.
+    pub batches: Vec<BatchStatistics>,
+}
+
+/// What was computed in batches of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchStatistics {
+    /// Rows of such a batch, where the first unit ran it.
+    pub rows: u64,
+    /// Getting inputs to where units read them.
+    pub compute_input: DurationTotal,
+    /// Computing.
+    pub compute_infer: DurationTotal,
+    /// Getting outputs to where the client reads them.
+    pub compute_output: DurationTotal,
 }
 
 /// Counts what a task does; kept while the task is changed.
@@ -49,11 +64,37 @@ struct CountedTotals {
     /// Runs of the first unit; a request in a batch with others has its part of one.
     runs: f64,
     exits_taken: BTreeMap<String, u64>,
+    /// By the rows of a batch. Of a batch with requests of others it is a part, as of `runs`.
+    batches: BTreeMap<u64, BatchTotals>,
+}
+
+/// What batches of one size took, in nanoseconds.
+#[derive(Clone, Copy, Default)]
+struct BatchTotals {
+    runs: f64,
+    computed: f64,
+    overhead: f64,
+}
+
+impl BatchTotals {
+    fn report(self, rows: u64) -> BatchStatistics {
+        // One that was run for others too is there all the same.
+        let count = (self.runs.round() as u64).max(1);
+        let total = |nanoseconds: f64| DurationTotal { count, nanoseconds: nanoseconds as u64 };
+        BatchStatistics {
+            rows,
+            compute_input: total(0.0),
+            compute_infer: total(self.computed),
+            compute_output: total(self.overhead),
+        }
+    }
 }
 
 impl StatisticsCounter {
     pub(crate) fn current_totals(&self) -> TaskStatistics {
-        self.lock_totals().reported.clone()
+        let counted = self.lock_totals();
+        let batches = counted.batches.iter().map(|(&rows, totals)| totals.report(rows)).collect();
+        TaskStatistics { batches, ..counted.reported.clone() }
     }
 
     /// How often an exit was taken.
@@ -75,7 +116,16 @@ impl StatisticsCounter {
         for exit in ended.exits.iter().flatten().filter(|_| taken) {
             *counted.exits_taken.entry(exit.clone()).or_default() += 1;
         }
-        counted.runs += first_unit_runs(ended);
+        let runs = first_unit_runs(ended);
+        counted.runs += runs;
+        if let Some(first) = ended.hop_timings.first() {
+            let totals = counted.batches.entry(first.batch.max(1)).or_default();
+            // What the run took is the same for each of its requests: each adds its part.
+            let part = runs.min(1.0);
+            totals.runs += runs;
+            totals.computed += part * times.computed as f64;
+            totals.overhead += part * times.overhead as f64;
+        }
         counted.reported.executions = counted.runs.round() as u64;
         let reported = &mut counted.reported;
         reported.inferences += ended.rows as u64;
