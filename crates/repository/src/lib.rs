@@ -6,6 +6,7 @@
 //! weights/12/1234…    the elements of a weight, under their hash
 //! models/9f/9f00…     how blocks hang together in a model, under the hash of that
 //! names/resnet50      the hash of the model of this name
+//! descriptions/…      labels of classes and formats of images, by the model's name
 //! tmp/                files that are being written
 //! lock                writers hold it together, gc alone
 //! ```
@@ -20,12 +21,18 @@
 mod files;
 mod load;
 mod maintenance;
+mod model_config;
+mod model_description;
 mod model_file;
 mod model_set;
 mod store;
 pub mod unfinished_files;
 
 pub use maintenance::{GcReport, RepositoryProblem, RepositoryUsage};
+pub use model_config::{
+    ConfiguredBatching, ConfiguredInstances, ConfiguredTensor, ModelConfigFile,
+};
+pub use model_description::{ClassLabels, ModelDescription};
 pub use model_file::{ModelFile, manifest_path, model_name_of, write_manifest};
 pub use model_set::{ModelShapes, NamedFile, name_files};
 pub use store::{ModelEntry, Repository, check_model_name};

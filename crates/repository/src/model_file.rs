@@ -13,6 +13,7 @@ use tessera_graph::{
     fold_shapes, infer,
 };
 
+use crate::model_description::ModelDescription;
 use crate::model_set::{ModelShapes, NamedFile};
 use crate::store::LONGEST_FILE_NAME;
 use crate::unfinished_files::write_whole;
@@ -159,6 +160,12 @@ impl ModelFile {
     /// The type of a value, as users see it.
     pub fn type_of(&self, id: ValueId) -> String {
         self.types.get(id).map_or("?".to_owned(), ToString::to_string)
+    }
+
+    /// What lies beside it: labels of classes, and formats of images.
+    pub fn description(&self) -> Result<ModelDescription> {
+        let first = self.graph.outputs().first().map(|&id| self.graph.value_name(id));
+        ModelDescription::beside_model(&self.path, first)
     }
 
     /// The name to keep the model under.

@@ -10,6 +10,7 @@ use tessera_engine::FileMapping;
 use tessera_graph::{BlockGraph, Partition};
 
 use crate::files::{self, ContentKind, io_error};
+use crate::model_description::ModelDescription;
 
 const FOLDERS: [&str; 5] = ["blocks", "weights", "models", "names", "tmp"];
 /// Most bytes of a file's name.
@@ -63,7 +64,7 @@ impl Repository {
         // there already may be ours.
         let is_ours = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            FOLDERS.contains(&name) || name == "format" || name == "lock"
+            FOLDERS.contains(&name) || ["format", "lock", "descriptions"].contains(&name)
         };
         if !files::read_folder(root)?.iter().all(is_ours) {
             return Err(Error::usage(format!(
@@ -103,6 +104,38 @@ impl Repository {
         Ok(hash)
     }
 
+    /// Keeps what is known of a model beside its content, in place of what was.
+    pub fn put_description(&self, name: &str, description: &ModelDescription) -> Result<()> {
+        check_model_name(name)?;
+        let _writing = self.lock_to_write()?;
+        let path = self.description_path(name);
+        if *description == ModelDescription::default() {
+            return match fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(io_error(&path, &error))
+                }
+                _ => Ok(()),
+            };
+        }
+        let text = serde_json::to_vec_pretty(description)
+            .map_err(|error| Error::invalid(format!("model \"{name}\": {error}")))?;
+        files::write_atomically(&self.root, &path, &text)
+    }
+
+    /// What is known of a model beside its content; nothing where nobody has said anything.
+    pub fn read_description(&self, name: &str) -> Result<ModelDescription> {
+        check_model_name(name)?;
+        let path = self.description_path(name);
+        match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .map_err(|error| Error::corrupt(format!("{}: {error}", path.display()))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Ok(ModelDescription::default())
+            }
+            Err(error) => Err(io_error(&path, &error)),
+        }
+    }
+
     /// Forgets a name; its content stays until [`Repository::collect_garbage`].
     pub fn remove_model(&self, name: &str) -> Result<()> {
         check_model_name(name)?;
@@ -111,7 +144,10 @@ impl Repository {
         fs::remove_file(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => self.unknown_model(name),
             _ => io_error(&path, &error),
-        })
+        })?;
+        // There is none for most.
+        fs::remove_file(self.description_path(name)).ok();
+        Ok(())
     }
 
     /// All models, by name.
@@ -172,6 +208,10 @@ impl Repository {
 
     fn name_path(&self, name: &str) -> PathBuf {
         self.root.join("names").join(name)
+    }
+
+    fn description_path(&self, name: &str) -> PathBuf {
+        self.root.join("descriptions").join(name)
     }
 
     fn lock_to_write(&self) -> Result<File> {

@@ -9,7 +9,7 @@ use tessera_control::{Manager, System, TaskDefinition};
 use tessera_core::{Error, Result};
 use tessera_deploy::BatchingChoice;
 use tessera_graph::{ExitSpec, Partition, SharedModel, Split};
-use tessera_repository::{ModelFile, ModelShapes, NamedFile, Repository};
+use tessera_repository::{ModelDescription, ModelFile, ModelShapes, NamedFile, Repository};
 
 /// Models to serve from the start on; what was served last, where there is none.
 #[derive(Clone, Debug, Default)]
@@ -133,6 +133,12 @@ impl ModelFilesConfig {
         let start = Instant::now();
         for (model, partition) in models.iter().zip(self.cut_models(&models)?) {
             repository.put_model(&model.name(), &partition)?;
+            let description = model.description().unwrap_or_else(|error| {
+                // What it computes is not in doubt.
+                tracing::warn!(model = model.name(), %error, "labels and formats are left out");
+                ModelDescription::default()
+            });
+            repository.put_description(&model.name(), &description)?;
             let blocks = partition.graph.blocks.len();
             let ms = start.elapsed().as_millis() as u64;
             tracing::info!(model = model.name(), blocks, ms, "cut and stored");

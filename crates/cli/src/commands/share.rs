@@ -69,8 +69,9 @@ pub(super) fn run_share(arguments: &ShareArguments) -> Result<()> {
     let shared = share_models(&models, &mut |_| bar.inc(1))?;
     if !arguments.dry_run {
         let repository = super::split::open_to_write(&arguments.repository.repo)?;
-        for (name, partition) in names.iter().zip(&shared.partitions) {
-            repository.put_model(name, partition)?;
+        for (model, partition) in models.iter().zip(&shared.partitions) {
+            repository.put_model(&model.name(), partition)?;
+            repository.put_description(&model.name(), &model.description()?)?;
         }
     }
     bar.finish_and_clear();

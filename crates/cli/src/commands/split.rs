@@ -45,6 +45,7 @@ pub(super) fn run_split(arguments: &SplitCommand) -> Result<()> {
     if !arguments.dry_run {
         let repository = open_to_write(&arguments.repository.repo)?;
         stored = Some(repository.put_model(&name, &partition)?);
+        repository.put_description(&name, &model.description()?)?;
     }
     working.finish_and_clear();
     let report = SplitReport {
