@@ -10,7 +10,7 @@ mod regions;
 mod service;
 
 pub use front_end::FrontEndOptions;
-pub use grpc::{GrpcFrontEnd, generated as inference, grpc_service};
+pub use grpc::{generated as inference, grpc_router};
 pub use http::http_router;
 pub use regions::SharedRegions;
 pub use service::{InferenceService, ServiceFuture, TaskInfo, TaskState};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tessera_core::Result;
 use tessera_dispatch::{Dispatcher, DispatcherOptions};
-use tessera_gateway::{FrontEndOptions, InferenceService, grpc_service, http_router};
+use tessera_gateway::{FrontEndOptions, InferenceService, grpc_router, http_router};
 use tessera_telemetry::RequestObserver;
 
 use crate::input_memory::InputMemory;
@@ -72,10 +72,10 @@ impl BoundGateway {
         self,
         service: Arc<dyn InferenceService>,
         closed: &ShutdownSignal,
-    ) -> [RunningListener; 2] {
+    ) -> Result<[RunningListener; 2]> {
         let front = FrontEndOptions::default();
         let http = http_router(Arc::clone(&service), front.clone());
-        let grpc = tonic::service::Routes::new(grpc_service(service, front)).into_axum_router();
-        [self.http.serve_router(http, closed), self.grpc.serve_router(grpc, closed)]
+        let grpc = grpc_router(service, front)?;
+        Ok([self.http.serve_router(http, closed), self.grpc.serve_router(grpc, closed)])
     }
 }

@@ -51,6 +51,7 @@ pub(super) fn metadata_message(task: TaskInfo) -> Result<message::ModelMetadataR
         platform: metadata.platform.to_owned(),
         inputs: tensor_metadata(metadata.inputs),
         outputs: tensor_metadata(metadata.outputs),
+        ..message::ModelMetadataResponse::default()
     })
 }
 
@@ -77,6 +78,7 @@ pub(super) fn config_message(task: TaskInfo) -> Result<message::ModelConfig> {
         SchedulingChoice::DynamicBatching(message::ModelDynamicBatching {
             preferred_batch_size: vec![rows],
             max_queue_delay_microseconds,
+            ..message::ModelDynamicBatching::default()
         })
     });
     let latest = PolicyChoice::Latest(Latest { num_versions: 1 });
@@ -94,6 +96,7 @@ pub(super) fn config_message(task: TaskInfo) -> Result<message::ModelConfig> {
                 data_type: input.data_type.0,
                 dims: input.dims,
                 optional: input.optional,
+                ..message::ModelInput::default()
             })
             .collect(),
         output: config
@@ -103,10 +106,12 @@ pub(super) fn config_message(task: TaskInfo) -> Result<message::ModelConfig> {
                 name: output.name,
                 data_type: output.data_type.0,
                 dims: output.dims,
+                ..message::ModelOutput::default()
             })
             .collect(),
         scheduling_choice,
         model_transaction_policy: Some(message::ModelTransactionPolicy { decoupled: false }),
+        ..message::ModelConfig::default()
     })
 }
 
@@ -135,6 +140,6 @@ pub(super) fn statistics_message(
             cache_hit: total(DurationTotal::default()),
             cache_miss: total(DurationTotal::default()),
         }),
-        batch_stats: Vec::new(),
+        ..message::ModelStatistics::default()
     }
 }

@@ -56,6 +56,9 @@ pub struct ModelMetadataResponse {
     pub inputs: ::prost::alloc::vec::Vec<model_metadata_response::TensorMetadata>,
     #[prost(message, repeated, tag = "5")]
     pub outputs: ::prost::alloc::vec::Vec<model_metadata_response::TensorMetadata>,
+    #[prost(map = "string, string", tag = "6")]
+    pub properties:
+        ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
 }
 /// Nested message and enum types in `ModelMetadataResponse`.
 pub mod model_metadata_response {
@@ -239,6 +242,30 @@ pub struct InferBatchStatistics {
     #[prost(message, optional, tag = "4")]
     pub compute_output: ::core::option::Option<StatisticDuration>,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InferResponseStatistics {
+    #[prost(message, optional, tag = "1")]
+    pub compute_infer: ::core::option::Option<StatisticDuration>,
+    #[prost(message, optional, tag = "2")]
+    pub compute_output: ::core::option::Option<StatisticDuration>,
+    #[prost(message, optional, tag = "3")]
+    pub success: ::core::option::Option<StatisticDuration>,
+    #[prost(message, optional, tag = "4")]
+    pub fail: ::core::option::Option<StatisticDuration>,
+    #[prost(message, optional, tag = "5")]
+    pub empty_response: ::core::option::Option<StatisticDuration>,
+    #[prost(message, optional, tag = "6")]
+    pub cancel: ::core::option::Option<StatisticDuration>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemoryUsage {
+    #[prost(string, tag = "1")]
+    pub r#type: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub id: i64,
+    #[prost(uint64, tag = "3")]
+    pub byte_size: u64,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModelStatistics {
     #[prost(string, tag = "1")]
@@ -255,6 +282,11 @@ pub struct ModelStatistics {
     pub inference_stats: ::core::option::Option<InferStatistics>,
     #[prost(message, repeated, tag = "7")]
     pub batch_stats: ::prost::alloc::vec::Vec<InferBatchStatistics>,
+    #[prost(message, repeated, tag = "8")]
+    pub memory_usage: ::prost::alloc::vec::Vec<MemoryUsage>,
+    #[prost(map = "string, message", tag = "9")]
+    pub response_stats:
+        ::std::collections::HashMap<::prost::alloc::string::String, InferResponseStatistics>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelStatisticsRequest {
@@ -520,15 +552,62 @@ pub mod log_settings_response {
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelTensorReshape {
+    #[prost(int64, repeated, tag = "1")]
+    pub shape: ::prost::alloc::vec::Vec<i64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelInput {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     #[prost(enumeration = "DataType", tag = "2")]
     pub data_type: i32,
+    #[prost(enumeration = "model_input::Format", tag = "3")]
+    pub format: i32,
     #[prost(int64, repeated, tag = "4")]
     pub dims: ::prost::alloc::vec::Vec<i64>,
+    #[prost(message, optional, tag = "5")]
+    pub reshape: ::core::option::Option<ModelTensorReshape>,
+    #[prost(bool, tag = "6")]
+    pub is_shape_tensor: bool,
+    #[prost(bool, tag = "7")]
+    pub allow_ragged_batch: bool,
     #[prost(bool, tag = "8")]
     pub optional: bool,
+    #[prost(bool, tag = "9")]
+    pub is_non_linear_format_io: bool,
+}
+/// Nested message and enum types in `ModelInput`.
+pub mod model_input {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[repr(i32)]
+    pub enum Format {
+        None = 0,
+        Nhwc = 1,
+        Nchw = 2,
+    }
+    impl Format {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::None => "FORMAT_NONE",
+                Self::Nhwc => "FORMAT_NHWC",
+                Self::Nchw => "FORMAT_NCHW",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "FORMAT_NONE" => Some(Self::None),
+                "FORMAT_NHWC" => Some(Self::Nhwc),
+                "FORMAT_NCHW" => Some(Self::Nchw),
+                _ => None,
+            }
+        }
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelOutput {
@@ -538,10 +617,18 @@ pub struct ModelOutput {
     pub data_type: i32,
     #[prost(int64, repeated, tag = "3")]
     pub dims: ::prost::alloc::vec::Vec<i64>,
+    #[prost(message, optional, tag = "5")]
+    pub reshape: ::core::option::Option<ModelTensorReshape>,
+    #[prost(string, tag = "4")]
+    pub label_filename: ::prost::alloc::string::String,
+    #[prost(bool, tag = "6")]
+    pub is_shape_tensor: bool,
+    #[prost(bool, tag = "7")]
+    pub is_non_linear_format_io: bool,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelVersionPolicy {
-    #[prost(oneof = "model_version_policy::PolicyChoice", tags = "1")]
+    #[prost(oneof = "model_version_policy::PolicyChoice", tags = "1, 2, 3")]
     pub policy_choice: ::core::option::Option<model_version_policy::PolicyChoice>,
 }
 /// Nested message and enum types in `ModelVersionPolicy`.
@@ -551,18 +638,186 @@ pub mod model_version_policy {
         #[prost(uint32, tag = "1")]
         pub num_versions: u32,
     }
-    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct All {}
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Specific {
+        #[prost(int64, repeated, tag = "1")]
+        pub versions: ::prost::alloc::vec::Vec<i64>,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum PolicyChoice {
         #[prost(message, tag = "1")]
         Latest(Latest),
+        #[prost(message, tag = "2")]
+        All(All),
+        #[prost(message, tag = "3")]
+        Specific(Specific),
     }
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelQueuePolicy {
+    #[prost(enumeration = "model_queue_policy::TimeoutAction", tag = "1")]
+    pub timeout_action: i32,
+    #[prost(uint64, tag = "2")]
+    pub default_timeout_microseconds: u64,
+    #[prost(bool, tag = "3")]
+    pub allow_timeout_override: bool,
+    #[prost(uint32, tag = "4")]
+    pub max_queue_size: u32,
+}
+/// Nested message and enum types in `ModelQueuePolicy`.
+pub mod model_queue_policy {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[repr(i32)]
+    pub enum TimeoutAction {
+        Reject = 0,
+        Delay = 1,
+    }
+    impl TimeoutAction {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Reject => "REJECT",
+                Self::Delay => "DELAY",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "REJECT" => Some(Self::Reject),
+                "DELAY" => Some(Self::Delay),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModelDynamicBatching {
     #[prost(int32, repeated, tag = "1")]
     pub preferred_batch_size: ::prost::alloc::vec::Vec<i32>,
     #[prost(uint64, tag = "2")]
     pub max_queue_delay_microseconds: u64,
+    #[prost(bool, tag = "3")]
+    pub preserve_ordering: bool,
+    #[prost(uint64, tag = "4")]
+    pub priority_levels: u64,
+    #[prost(uint64, tag = "5")]
+    pub default_priority_level: u64,
+    #[prost(message, optional, tag = "6")]
+    pub default_queue_policy: ::core::option::Option<ModelQueuePolicy>,
+    #[prost(map = "uint64, message", tag = "7")]
+    pub priority_queue_policy: ::std::collections::HashMap<u64, ModelQueuePolicy>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelOptimizationPolicy {
+    #[prost(enumeration = "model_optimization_policy::ModelPriority", tag = "2")]
+    pub priority: i32,
+    #[prost(message, optional, tag = "5")]
+    pub input_pinned_memory: ::core::option::Option<model_optimization_policy::PinnedMemoryBuffer>,
+    #[prost(message, optional, tag = "6")]
+    pub output_pinned_memory: ::core::option::Option<model_optimization_policy::PinnedMemoryBuffer>,
+    #[prost(uint32, tag = "7")]
+    pub gather_kernel_buffer_threshold: u32,
+    #[prost(bool, tag = "8")]
+    pub eager_batching: bool,
+}
+/// Nested message and enum types in `ModelOptimizationPolicy`.
+pub mod model_optimization_policy {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct PinnedMemoryBuffer {
+        #[prost(bool, tag = "1")]
+        pub enable: bool,
+    }
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[repr(i32)]
+    pub enum ModelPriority {
+        PriorityDefault = 0,
+        PriorityMax = 1,
+        PriorityMin = 2,
+    }
+    impl ModelPriority {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::PriorityDefault => "PRIORITY_DEFAULT",
+                Self::PriorityMax => "PRIORITY_MAX",
+                Self::PriorityMin => "PRIORITY_MIN",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "PRIORITY_DEFAULT" => Some(Self::PriorityDefault),
+                "PRIORITY_MAX" => Some(Self::PriorityMax),
+                "PRIORITY_MIN" => Some(Self::PriorityMin),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelInstanceGroup {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(enumeration = "model_instance_group::Kind", tag = "4")]
+    pub kind: i32,
+    #[prost(int32, tag = "2")]
+    pub count: i32,
+    #[prost(int32, repeated, tag = "3")]
+    pub gpus: ::prost::alloc::vec::Vec<i32>,
+    #[prost(string, repeated, tag = "5")]
+    pub profile: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(bool, tag = "7")]
+    pub passive: bool,
+    #[prost(string, tag = "9")]
+    pub host_policy: ::prost::alloc::string::String,
+}
+/// Nested message and enum types in `ModelInstanceGroup`.
+pub mod model_instance_group {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[repr(i32)]
+    pub enum Kind {
+        Auto = 0,
+        Gpu = 1,
+        Cpu = 2,
+        Model = 3,
+    }
+    impl Kind {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Auto => "KIND_AUTO",
+                Self::Gpu => "KIND_GPU",
+                Self::Cpu => "KIND_CPU",
+                Self::Model => "KIND_MODEL",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "KIND_AUTO" => Some(Self::Auto),
+                "KIND_GPU" => Some(Self::Gpu),
+                "KIND_CPU" => Some(Self::Cpu),
+                "KIND_MODEL" => Some(Self::Model),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelParameter {
+    #[prost(string, tag = "1")]
+    pub string_value: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelTransactionPolicy {
@@ -577,6 +832,8 @@ pub struct ModelConfig {
     pub platform: ::prost::alloc::string::String,
     #[prost(string, tag = "17")]
     pub backend: ::prost::alloc::string::String,
+    #[prost(string, tag = "25")]
+    pub runtime: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
     pub version_policy: ::core::option::Option<ModelVersionPolicy>,
     #[prost(int32, tag = "4")]
@@ -585,6 +842,20 @@ pub struct ModelConfig {
     pub input: ::prost::alloc::vec::Vec<ModelInput>,
     #[prost(message, repeated, tag = "6")]
     pub output: ::prost::alloc::vec::Vec<ModelOutput>,
+    #[prost(message, optional, tag = "12")]
+    pub optimization: ::core::option::Option<ModelOptimizationPolicy>,
+    #[prost(message, repeated, tag = "7")]
+    pub instance_group: ::prost::alloc::vec::Vec<ModelInstanceGroup>,
+    #[prost(string, tag = "8")]
+    pub default_model_filename: ::prost::alloc::string::String,
+    #[prost(map = "string, string", tag = "9")]
+    pub cc_model_filenames:
+        ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+    #[prost(map = "string, string", tag = "10")]
+    pub metric_tags:
+        ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+    #[prost(map = "string, message", tag = "14")]
+    pub parameters: ::std::collections::HashMap<::prost::alloc::string::String, ModelParameter>,
     #[prost(message, optional, tag = "19")]
     pub model_transaction_policy: ::core::option::Option<ModelTransactionPolicy>,
     #[prost(oneof = "model_config::SchedulingChoice", tags = "11")]
@@ -592,7 +863,7 @@ pub struct ModelConfig {
 }
 /// Nested message and enum types in `ModelConfig`.
 pub mod model_config {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum SchedulingChoice {
         #[prost(message, tag = "11")]
         DynamicBatching(super::ModelDynamicBatching),

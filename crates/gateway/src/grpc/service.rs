@@ -24,7 +24,7 @@ use crate::regions::{CudaRegionStatus, CudaRegistration, SystemRegionStatus};
 const STREAM_IN_FLIGHT: usize = 64;
 
 /// Answers gRPC calls with a service.
-pub struct GrpcFrontEnd {
+pub(super) struct GrpcFrontEnd {
     front: Arc<FrontEnd>,
 }
 

@@ -1,6 +1,7 @@
 //! The same over gRPC, through a socket.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,10 +20,10 @@ use tessera_gateway::inference::{
     SystemSharedMemoryRegisterRequest, SystemSharedMemoryStatusRequest,
     SystemSharedMemoryUnregisterRequest,
 };
-use tessera_gateway::{FrontEndOptions, InferenceService, grpc_service};
+use tessera_gateway::{FrontEndOptions, InferenceService, grpc_router};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Channel, Server};
+use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use crate::fake::{Fake, f32_bytes};
@@ -31,15 +32,25 @@ use crate::shared_memory::SharedFile;
 type Client = GrpcInferenceServiceClient<Channel>;
 
 async fn connect() -> (Client, Arc<Fake>) {
+    let (channel, fake) = open_channel().await;
+    (Client::new(channel), fake)
+}
+
+/// A connection to a server of its own.
+pub(crate) async fn open_channel() -> (Channel, Arc<Fake>) {
+    let (address, fake) = start_server(FrontEndOptions::default()).await;
+    (Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap(), fake)
+}
+
+/// Starts a server; where it is.
+pub(crate) async fn start_server(options: FrontEndOptions) -> (SocketAddr, Arc<Fake>) {
     let fake = Arc::new(Fake::default());
     let service: Arc<dyn InferenceService> = Arc::<Fake>::clone(&fake);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = Server::builder()
-        .add_service(grpc_service(service, FrontEndOptions::default()))
-        .serve_with_incoming(TcpIncoming::from(listener));
-    tokio::spawn(server);
-    (Client::connect(format!("http://{address}")).await.unwrap(), fake)
+    let router = grpc_router(service, options).unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (address, fake)
 }
 
 fn text(value: &str) -> InferParameter {
@@ -289,4 +300,31 @@ async fn tensors_are_in_shared_memory() {
     let one = CudaSharedMemoryStatusRequest { name: "r".into() };
     let unknown = client.cuda_shared_memory_status(one).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn plain_http_gets_an_error_and_no_200() {
+    let (address, _) = start_server(FrontEndOptions::default()).await;
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\n", "HTTP/1.1 415 "),
+        ("GET /v2/health/ready HTTP/1.1\r\n", "HTTP/1.1 415 "),
+        (
+            "POST /inference.GRPCInferenceService/ServerLive HTTP/1.1\r\n\
+             Content-Type: application/json\r\n",
+            "HTTP/1.1 415 ",
+        ),
+        (
+            "POST /inference.GRPCInferenceService/ServerLive HTTP/1.1\r\n\
+             Content-Type: application/grpc\r\n",
+            "HTTP/1.1 505 ",
+        ),
+    ] {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("{request}Host: {address}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with(status), "{request}{answer}");
+        assert!(answer.contains("this port speaks gRPC"), "{answer}");
+    }
 }

@@ -7,5 +7,7 @@ mod compression;
 mod cuda_memory;
 mod fake;
 mod grpc;
+mod health;
 mod http;
+mod reflection;
 mod shared_memory;

@@ -125,7 +125,7 @@ impl StandaloneConfig {
             repository: self.repository.clone(),
             is_up: Arc::clone(&is_up),
         };
-        let running = listeners.serve_parts(service, &site, &telemetry, &closed);
+        let running = listeners.serve_parts(service, &site, &telemetry, &closed)?;
         let Self { models, repository, drain, .. } = self;
         Ok(Standalone { site, addresses, is_up, models, repository, drain, closing, running })
     }
@@ -164,13 +164,13 @@ impl BoundListeners {
         site: &ManagedSite,
         telemetry: &Arc<Telemetry>,
         closed: &ShutdownSignal,
-    ) -> Vec<RunningListener> {
+    ) -> Result<Vec<RunningListener>> {
         let sampled = Arc::clone(&site.site);
         let sample: TakeSample = Arc::new(move || sampled.take_sample());
-        let mut running = Vec::from(self.gateway.serve_protocol(Arc::new(service), closed));
+        let mut running = Vec::from(self.gateway.serve_protocol(Arc::new(service), closed)?);
         running.push(serve_telemetry(telemetry, sample, self.metrics, closed));
         running.push(site.control.serve_rest(self.rest, closed));
-        running
+        Ok(running)
     }
 }
 
