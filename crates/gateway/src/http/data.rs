@@ -275,8 +275,8 @@ impl<'de> Visitor<'de> for NestedValues<'_, '_> {
     }
 }
 
-/// The data of an output, written as a flat array. JSON has no NaN and no infinity: they are
-/// written as null, which numpy reads as NaN.
+/// The data of an output, written as a flat array. JSON has no NaN and no infinity: they are the
+/// strings that the JSON of protobuf has for them, which numpy reads.
 pub(super) struct JsonData<'a>(&'a Tensor);
 
 impl<'a> JsonData<'a> {
@@ -305,42 +305,18 @@ impl<'a> JsonData<'a> {
     }
 }
 
-/// A number that may be infinite.
-struct JsonFloat<T>(T, fn(T) -> f64);
+/// A number, or the word for one that JSON has none for.
+struct JsonFloat<T>(T);
 
-impl<T: Copy + Serialize> Serialize for JsonFloat<T> {
+impl<T: Copy + Serialize + Into<f64>> Serialize for JsonFloat<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match (self.1)(self.0) {
-            f64::INFINITY => serializer.serialize_i128(i128::MAX),
-            f64::NEG_INFINITY => serializer.serialize_i128(i128::MIN),
+        match self.0.into() {
+            f64::INFINITY => serializer.serialize_str(INFINITY),
+            f64::NEG_INFINITY => serializer.serialize_str(NEGATIVE_INFINITY),
+            number if number.is_nan() => serializer.serialize_str(NAN),
             _ => self.0.serialize(serializer),
         }
     }
-}
-
-/// JSON as clients of the protocol read it: no number is `null`, and what is infinite is written as
-/// Triton does, which is no JSON; as `null` it would be read as something else without a word.
-struct WithInfinity;
-
-impl serde_json::ser::Formatter for WithInfinity {
-    fn write_i128<W: ?Sized + std::io::Write>(
-        &mut self,
-        writer: &mut W,
-        value: i128,
-    ) -> std::io::Result<()> {
-        match value {
-            i128::MAX => writer.write_all(INFINITY.as_bytes()),
-            i128::MIN => writer.write_all(NEGATIVE_INFINITY.as_bytes()),
-            value => write!(writer, "{value}"),
-        }
-    }
-}
-
-/// Writes an answer.
-pub(super) fn to_json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
-    let mut json = Vec::new();
-    value.serialize(&mut serde_json::Serializer::with_formatter(&mut json, WithInfinity))?;
-    Ok(json)
 }
 
 impl Serialize for JsonData<'_> {
@@ -360,12 +336,12 @@ impl Serialize for JsonData<'_> {
             DType::I16 => serialize_elements(serializer, bytes, i16::from_le_bytes),
             DType::I32 => serialize_elements(serializer, bytes, i32::from_le_bytes),
             DType::I64 => serialize_elements(serializer, bytes, i64::from_le_bytes),
-            DType::F32 => serialize_elements(serializer, bytes, |b| {
-                JsonFloat(f32::from_le_bytes(b), f64::from)
-            }),
-            DType::F64 => serialize_elements(serializer, bytes, |b| {
-                JsonFloat(f64::from_le_bytes(b), |value| value)
-            }),
+            DType::F32 => {
+                serialize_elements(serializer, bytes, |b| JsonFloat(f32::from_le_bytes(b)))
+            }
+            DType::F64 => {
+                serialize_elements(serializer, bytes, |b| JsonFloat(f64::from_le_bytes(b)))
+            }
             other => Err(serde::ser::Error::custom(format!("{other} can't be written as JSON"))),
         }
     }
@@ -432,11 +408,12 @@ mod tests {
 
     #[test]
     fn outputs_are_written_flat() {
-        let written = |tensor: &Tensor| {
-            to_json(&JsonData::new(tensor).unwrap()).map(|json| String::from_utf8(json).unwrap())
-        };
+        let written = |tensor: &Tensor| serde_json::to_string(&JsonData::new(tensor).unwrap());
         let floats = Tensor::from_f32(&[2, 2], &[0.1, 1.0, f32::NAN, f32::INFINITY]).unwrap();
-        assert_eq!(written(&floats).unwrap(), "[0.1,1.0,null,Infinity]");
+        assert_eq!(written(&floats).unwrap(), r#"[0.1,1.0,"NaN","Infinity"]"#);
+        let doubles = [f64::NEG_INFINITY, -0.0].map(f64::to_le_bytes).concat();
+        let doubles = Tensor::copy_from_bytes(DType::F64, &[2], &doubles).unwrap();
+        assert_eq!(written(&doubles).unwrap(), r#"["-Infinity",-0.0]"#);
         let integers = Tensor::from_i64(&[2], &[i64::MIN, 7]).unwrap();
         assert_eq!(written(&integers).unwrap(), "[-9223372036854775808,7]");
         let bools = Tensor::copy_from_bytes(DType::Bool, &[2], &[1, 0]).unwrap();

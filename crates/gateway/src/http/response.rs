@@ -17,7 +17,7 @@ use tessera_core::{Error, ErrorKind, Result};
 use tessera_http::JSON_MEDIA_TYPE;
 
 use super::body::JSON_LENGTH;
-use super::data::{JsonData, to_json};
+use super::data::JsonData;
 use super::encoding::ContentEncoding;
 use super::failure::HttpResult;
 use crate::front_end::FrontEnd;
@@ -78,7 +78,7 @@ pub(super) async fn send_response(
             .collect(),
         outputs,
     };
-    let header = to_json(&body)
+    let header = serde_json::to_vec(&body)
         .map_err(|error| Error::engine(format!("the answer could not be written: {error}")))?;
     let json_len = (!tensors.is_empty()).then_some(header.len());
     let mut parts = vec![Bytes::from(header)];

@@ -270,3 +270,24 @@ async fn what_is_not_there_says_so_in_json() {
     assert_eq!(server.get("/v2/cudasharedmemory/status").await.json(), json!([]));
     assert_eq!(server.post("/v2/cudasharedmemory/unregister", "").await.status, StatusCode::OK);
 }
+
+#[tokio::test]
+async fn numbers_that_json_has_no_words_for_are_strings() {
+    let server = Server::new();
+    for data in ["[NaN, Infinity, -Infinity]", r#"["NaN", "Infinity", "-Infinity"]"#] {
+        let request = format!(
+            r#"{{"inputs": [
+                {{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": {data}}}]}}"#
+        );
+        let reply = server.post("/v2/models/one/infer", request).await;
+        // Read by a strict reader.
+        assert_eq!(reply.json()["outputs"][0]["data"], json!(["NaN", "Infinity", "-Infinity"]));
+    }
+    let request = json!({
+        "parameters": {"binary_data_output": true},
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3],
+                    "data": ["NaN", "Infinity", "-Infinity"]}],
+    });
+    let reply = server.infer("one", &request).await;
+    assert_eq!(reply.split().1, f32_bytes(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]));
+}
