@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tessera_core::{Result, Tensor};
 
-use crate::protocol::{InputHeader, RegionRange};
+use crate::protocol::{InputHeader, RegionRange, RequestedOutput};
 use crate::regions::SharedRegions;
 use crate::service::InferenceService;
 
@@ -47,9 +47,16 @@ impl FrontEnd {
         read.map_err(|error| header.within_input(error))
     }
 
-    /// Writes an output to where its client wants it in shared memory, and returns how many bytes
-    /// it has.
-    pub(crate) fn write_shared(&self, range: &RegionRange, tensor: &Tensor) -> Result<usize> {
-        self.options.shared_memory.write_output(range, tensor)
+    /// Finds the places in shared memory that outputs go to, before anything is computed for them.
+    pub(crate) fn open_places(&self, requested: &mut [RequestedOutput]) -> Result<()> {
+        for output in requested {
+            if let Some(range) = &output.region_range {
+                let place = self.options.shared_memory.open_place(range).map_err(|error| {
+                    error.with_context(format_args!("output \"{}\"", output.name))
+                })?;
+                output.place = Some(place);
+            }
+        }
+        Ok(())
     }
 }

@@ -27,12 +27,13 @@ pub(super) async fn run_inference(
     let task = front.service.find_task(&request.model_name, &request.model_version)?;
     let parameters = read_parameters(request.parameters);
     parameters.refuse_sequences()?;
-    let requested = request
+    let mut requested = request
         .outputs
         .into_iter()
         .map(|output| RequestedOutput::new(output.name, &read_parameters(output.parameters)))
         .collect::<Result<Vec<_>>>()?;
     check_requested(&requested, &task)?;
+    front.open_places(&mut requested)?;
     let timeout = earlier_timeout(parameters.timeout()?, call.timeout);
     let inputs = read_inputs(front, request.inputs, request.raw_input_contents)?;
     let answer = front
@@ -59,7 +60,7 @@ pub(super) async fn run_inference(
         ..ModelInferResponse::default()
     };
     for output in &outputs {
-        let (header, bytes) = write_output(front, output).map_err(|error| {
+        let (header, bytes) = write_output(output).map_err(|error| {
             error.with_context(format_args!("output \"{}\"", output.requested.name))
         })?;
         response.outputs.push(header);
@@ -143,7 +144,7 @@ fn read_inputs(
 
 /// What is told of an output, and its bytes: none where it was written to shared memory, so that
 /// the number of an output is that of its bytes.
-fn write_output(front: &FrontEnd, output: &SelectedOutput) -> Result<(InferOutputTensor, Bytes)> {
+fn write_output(output: &SelectedOutput) -> Result<(InferOutputTensor, Bytes)> {
     let tensor = &output.tensor;
     let mut header = InferOutputTensor {
         name: output.requested.name.clone(),
@@ -151,10 +152,11 @@ fn write_output(front: &FrontEnd, output: &SelectedOutput) -> Result<(InferOutpu
         shape: tensor.shape().iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect(),
         ..InferOutputTensor::default()
     };
-    let Some(range) = &output.requested.region_range else {
+    let Some(place) = &output.requested.place else {
         return Ok((header, raw_bytes(tensor)?));
     };
-    let len = front.write_shared(range, tensor)?;
+    let len = place.write_output(tensor)?;
+    let range = place.range();
     let mut add_parameter = |name: &str, value: ParameterValue| {
         header.parameters.insert(name.to_owned(), write_parameter(value));
     };

@@ -176,7 +176,8 @@ async fn run_inference(
     inputs: Vec<(String, Tensor)>,
     binary: bool,
 ) -> HttpResult<Response> {
-    let CheckedInferRequest { id, parameters, requested, .. } = request;
+    let CheckedInferRequest { id, parameters, mut requested, .. } = request;
+    front.open_places(&mut requested)?;
     let asked = InferenceRequest {
         task: target.name,
         version: target.version,
@@ -189,7 +190,6 @@ async fn run_inference(
     let parameters = response_parameters(&answer);
     let outputs = select_outputs(answer.outputs, requested, task)?;
     send_response(
-        front,
         task,
         &id,
         parameters,

@@ -20,7 +20,6 @@ use super::body::JSON_LENGTH;
 use super::data::JsonData;
 use super::encoding::ContentEncoding;
 use super::failure::HttpResult;
-use crate::front_end::FrontEnd;
 use crate::protocol::{ParameterValue, SelectedOutput, datatype_name, raw_bytes};
 use crate::service::TaskInfo;
 
@@ -51,7 +50,6 @@ struct ResponseOutputBody<'a> {
 
 /// Sends the outputs of a task; `binary` says how those go that the client said nothing of.
 pub(super) async fn send_response(
-    front: &FrontEnd,
     task: &TaskInfo,
     id: &str,
     parameters: Vec<(&'static str, ParameterValue)>,
@@ -63,7 +61,7 @@ pub(super) async fn send_response(
     let outputs = outputs
         .iter()
         .map(|output| {
-            output_body(front, output, binary, &mut tensors).map_err(|error| {
+            output_body(output, binary, &mut tensors).map_err(|error| {
                 error.with_context(format_args!("output \"{}\"", output.requested.name))
             })
         })
@@ -108,7 +106,6 @@ pub(super) async fn send_response(
 
 /// What the JSON says of an output, whose bytes go into it, after it or into shared memory.
 fn output_body<'a>(
-    front: &FrontEnd,
     output: &'a SelectedOutput,
     binary: bool,
     tensors: &mut Vec<Bytes>,
@@ -116,10 +113,10 @@ fn output_body<'a>(
     let tensor = &output.tensor;
     let mut parameters = Map::new();
     let mut data = None;
-    if let Some(range) = &output.requested.region_range {
+    if let Some(place) = &output.requested.place {
         // No parameters: Triton's client for C++, and with it perf_analyzer, takes an output that
         // has some for one with binary data.
-        front.write_shared(range, tensor)?;
+        place.write_output(tensor)?;
     } else if output.requested.binary.unwrap_or(binary) {
         let bytes = raw_bytes(tensor)?;
         parameters.insert("binary_data_size".into(), bytes.len().into());

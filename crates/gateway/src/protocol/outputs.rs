@@ -8,6 +8,7 @@ use super::device_outputs::copy_to_host;
 use super::parameters::ProtocolParameters;
 use super::region_range::RegionRange;
 use super::strings::encode_strings;
+use crate::regions::OutputPlace;
 use crate::service::TaskInfo;
 
 /// An output that a client asked for.
@@ -20,6 +21,8 @@ pub(crate) struct RequestedOutput {
     classes: usize,
     /// Where in shared memory it goes.
     pub(crate) region_range: Option<RegionRange>,
+    /// The same once the region was found.
+    pub(crate) place: Option<OutputPlace>,
 }
 
 /// An output on its way to the client.
@@ -45,11 +48,11 @@ impl RequestedOutput {
         };
         let (binary, classes, region_range) =
             read().map_err(|error| error.with_context(format_args!("output \"{name}\"")))?;
-        Ok(Self { name, binary, classes, region_range })
+        Ok(Self { name, binary, classes, region_range, place: None })
     }
 
     fn by_name(name: String) -> Self {
-        Self { name, binary: None, classes: 0, region_range: None }
+        Self { name, binary: None, classes: 0, region_range: None, place: None }
     }
 }
 

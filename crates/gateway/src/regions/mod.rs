@@ -28,6 +28,29 @@ enum RegisteredRegion {
     Cuda(Arc<CudaRegion>),
 }
 
+/// Where in shared memory an output goes. A client may unregister the region while its request is
+/// computed.
+#[derive(Clone, Debug)]
+pub(crate) struct OutputPlace {
+    region: RegisteredRegion,
+    range: RegionRange,
+}
+
+impl OutputPlace {
+    /// What the client said of it.
+    pub(crate) fn range(&self) -> &RegionRange {
+        &self.range
+    }
+
+    /// Writes an output there, and returns how many bytes it has.
+    pub(crate) fn write_output(&self, tensor: &Tensor) -> Result<usize> {
+        match &self.region {
+            RegisteredRegion::System(region) => region.write_tensor(&self.range, tensor),
+            RegisteredRegion::Cuda(region) => region.write_tensor(&self.range, tensor),
+        }
+    }
+}
+
 /// The regions that clients have registered, by name.
 #[derive(Debug, Default)]
 pub struct SharedRegions {
@@ -166,12 +189,9 @@ impl SharedRegions {
         }
     }
 
-    /// Writes an output to where its client wants it, and returns how many bytes it has.
-    pub(crate) fn write_output(&self, range: &RegionRange, tensor: &Tensor) -> Result<usize> {
-        match self.find_region(range)? {
-            RegisteredRegion::System(region) => region.write_tensor(range, tensor),
-            RegisteredRegion::Cuda(region) => region.write_tensor(range, tensor),
-        }
+    /// The place of an output, which stays whatever becomes of the region's name.
+    pub(crate) fn open_place(&self, range: &RegionRange) -> Result<OutputPlace> {
+        Ok(OutputPlace { region: self.find_region(range)?, range: range.clone() })
     }
 
     /// The region that a range is in, of either kind.

@@ -31,6 +31,8 @@ pub(crate) struct Asked {
 pub(crate) struct Fake {
     pub(crate) asked: Mutex<Vec<Asked>>,
     pub(crate) loaded: Mutex<bool>,
+    /// Lets go on what is slow.
+    pub(crate) release: tokio::sync::Notify,
 }
 
 fn port(name: &str, dtype: DType, dims: &[Option<usize>]) -> TensorPort {
@@ -115,6 +117,10 @@ impl InferenceService for Fake {
                 "full" => {
                     let retry_after = Some(Duration::from_millis(1500));
                     return Err(Refusal { error: Error::full("no room"), retry_after });
+                }
+                "slow" => {
+                    self.release.notified().await;
+                    (Vec::new(), None)
                 }
                 "late" => return Err(Error::timed_out("too late").into()),
                 "exit" => (vec![exit("early"), exit("early")], None),

@@ -118,3 +118,35 @@ async fn regions_that_are_not_there_or_too_small_are_refused() {
         assert!(reply.error().contains(expected), "{}", reply.error());
     }
 }
+
+#[tokio::test]
+async fn a_region_that_is_forgotten_meanwhile_stays_until_the_answer() {
+    let server = Server::new();
+    let file = SharedFile::new("forgotten", &f32_bytes(&[1., 2., 3., 10., 20., 30., 0., 0., 0.]));
+    server.post(REGISTER, register(&file, 36)).await;
+    let mut request = add(12, 12);
+    request["id"] = json!("slow");
+    let (answer, forgotten) = tokio::join!(server.infer("add", &request), async {
+        let forgotten = server.post("/v2/systemsharedmemory/region/r/unregister", "").await;
+        server.fake.release.notify_one();
+        forgotten
+    });
+    assert_eq!(forgotten.status, StatusCode::OK);
+    assert_eq!(answer.status, StatusCode::OK, "{:?}", answer.body);
+    assert_eq!(file.bytes()[24..], f32_bytes(&[11., 22., 33.]));
+    // Where it is gone before, nothing is computed.
+    let asked = server.fake.asked.lock().unwrap().len();
+    let mut request = plain_add();
+    request["outputs"] = json!([{"name": "sum", "parameters": {
+        "shared_memory_region": "r", "shared_memory_byte_size": 12}}]);
+    let refused = server.infer("add", &request).await;
+    assert!(refused.error().contains("Unable to find shared memory region: 'r'"));
+    assert_eq!(server.fake.asked.lock().unwrap().len(), asked);
+}
+
+/// The same with its inputs in the request.
+fn plain_add() -> Value {
+    let input =
+        |name: &str| json!({"name": name, "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]});
+    json!({"inputs": [input("a"), input("b")]})
+}
