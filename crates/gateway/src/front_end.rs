@@ -7,6 +7,7 @@ use tessera_core::{Result, Tensor};
 use crate::protocol::{InputHeader, RegionRange, RequestedOutput};
 use crate::regions::SharedRegions;
 use crate::service::InferenceService;
+use crate::settings::ServerSettings;
 
 /// Bodies of up to 1 GiB: a batch of 1,700 images of 3×224×224 `f32` fits.
 const LARGEST_BODY: usize = 1 << 30;
@@ -21,11 +22,14 @@ pub struct FrontEndOptions {
     pub largest_body: usize,
     /// The regions of shared memory that clients have registered.
     pub shared_memory: Arc<SharedRegions>,
+    /// What is logged and traced, which clients may change.
+    pub settings: Arc<ServerSettings>,
 }
 
 impl Default for FrontEndOptions {
     fn default() -> Self {
-        Self { largest_body: LARGEST_BODY, shared_memory: Arc::default() }
+        let (shared_memory, settings) = (Arc::default(), Arc::default());
+        Self { largest_body: LARGEST_BODY, shared_memory, settings }
     }
 }
 

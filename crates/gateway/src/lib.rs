@@ -8,9 +8,11 @@ mod http;
 mod protocol;
 mod regions;
 mod service;
+mod settings;
 
 pub use front_end::FrontEndOptions;
 pub use grpc::{generated as inference, grpc_router};
 pub use http::http_router;
 pub use regions::SharedRegions;
 pub use service::{InferenceService, ServiceFuture, TaskInfo, TaskState};
+pub use settings::{LogControl, ServerSettings};

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tessera_core::Result;
 use tessera_dispatch::{Dispatcher, DispatcherOptions};
-use tessera_gateway::{FrontEndOptions, InferenceService, grpc_router, http_router};
+use tessera_gateway::{
+    FrontEndOptions, InferenceService, LogControl, ServerSettings, grpc_router, http_router,
+};
 use tessera_telemetry::RequestObserver;
 
 use crate::input_memory::InputMemory;
@@ -58,12 +60,15 @@ pub struct GatewayConfig {
     pub http: ListenSetting,
     /// Over gRPC.
     pub grpc: ListenSetting,
+    /// What is logged, which clients may change.
+    pub log: LogControl,
 }
 
 /// Front ends whose sockets are bound.
 pub(crate) struct BoundGateway {
     pub(crate) http: Listener,
     pub(crate) grpc: Listener,
+    pub(crate) log: LogControl,
 }
 
 impl BoundGateway {
@@ -73,7 +78,8 @@ impl BoundGateway {
         service: Arc<dyn InferenceService>,
         closed: &ShutdownSignal,
     ) -> Result<[RunningListener; 2]> {
-        let front = FrontEndOptions::default();
+        let settings = Arc::new(ServerSettings::new(self.log));
+        let front = FrontEndOptions { settings, ..FrontEndOptions::default() };
         let http = http_router(Arc::clone(&service), front.clone());
         let grpc = grpc_router(service, front)?;
         Ok([self.http.serve_router(http, closed), self.grpc.serve_router(grpc, closed)])

@@ -49,5 +49,6 @@ pub use standalone::{
     Standalone, StandaloneConfig,
 };
 pub use telemetry::TelemetryConfig;
+pub use tessera_gateway::LogControl;
 pub use tessera_http::WebAccess;
 pub use transport::{TransportConfig, TransportPart};

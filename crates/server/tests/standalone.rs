@@ -10,8 +10,9 @@ use tessera_control::TaskDefaults;
 use tessera_engine::{CudaOptions, EngineName};
 use tessera_repository::name_files;
 use tessera_server::{
-    ControlConfig, GatewayConfig, ListenSetting, ManagedSiteConfig, ModelFilesConfig, NodeConfig,
-    StandaloneConfig, StoreConfig, TelemetryConfig, TransportConfig, run_role, shutdown_channel,
+    ControlConfig, GatewayConfig, ListenSetting, LogControl, ManagedSiteConfig, ModelFilesConfig,
+    NodeConfig, StandaloneConfig, StoreConfig, TelemetryConfig, TransportConfig, run_role,
+    shutdown_channel,
 };
 
 fn any_port(name: &'static str) -> ListenSetting {
@@ -37,7 +38,11 @@ fn empty_server(repository: &Path) -> StandaloneConfig {
                 defaults: TaskDefaults::default(),
             },
         },
-        gateway: GatewayConfig { http: any_port("http"), grpc: any_port("grpc") },
+        gateway: GatewayConfig {
+            http: any_port("http"),
+            grpc: any_port("grpc"),
+            log: LogControl::default(),
+        },
         telemetry: TelemetryConfig::default(),
         metrics: any_port("metrics"),
         rest: any_port("control"),

@@ -17,8 +17,8 @@ use tessera_deploy::Isolation;
 use tessera_engine::{CudaOptions, EngineName};
 use tessera_repository::{ModelShapes, name_files};
 use tessera_server::{
-    ControlConfig, GatewayConfig, ListenSetting, ManagedSiteConfig, ModelFilesConfig, NodeConfig,
-    StandaloneConfig, StoreConfig, TelemetryConfig, TransportConfig, WebAccess,
+    ControlConfig, GatewayConfig, ListenSetting, LogControl, ManagedSiteConfig, ModelFilesConfig,
+    NodeConfig, StandaloneConfig, StoreConfig, TelemetryConfig, TransportConfig, WebAccess,
 };
 use tessera_tensormq::Transport;
 use tracing::level_filters::LevelFilter;
@@ -129,8 +129,9 @@ pub(crate) struct ServeArguments {
 }
 
 impl ServeArguments {
-    /// The server that the user asks for; tells of every flag that is wrong.
-    pub(crate) fn server_config(&self) -> Result<StandaloneConfig> {
+    /// The server that the user asks for, with the log it writes; tells of every flag that is
+    /// wrong.
+    pub(crate) fn server_config(&self, log: LogControl) -> Result<StandaloneConfig> {
         let repository = self.repository.repo.clone();
         let mut wrong = Vec::new();
         let transport = note_wrong(self.transport_between_processes(), &mut wrong);
@@ -186,6 +187,7 @@ impl ServeArguments {
             gateway: GatewayConfig {
                 http: listen_on("--http", self.http),
                 grpc: listen_on("--grpc", self.grpc),
+                log,
             },
             telemetry: TelemetryConfig {
                 traces: self.traces.clone(),

@@ -7,7 +7,7 @@ use tessera_command::interrupt;
 use tessera_control::UnitStatus;
 use tessera_core::Result;
 use tessera_server::{
-    FailedModel, ServerAddresses, ServerStatus, ShutdownSignal, shutdown_channel,
+    FailedModel, LogControl, ServerAddresses, ServerStatus, ShutdownSignal, shutdown_channel,
 };
 use tracing::level_filters::LevelFilter;
 
@@ -15,14 +15,18 @@ use crate::arguments::ServeArguments;
 use crate::logs::start_logging;
 
 pub(super) fn run_serve(arguments: &ServeArguments) -> Result<()> {
-    start_logging(arguments.log, arguments.log_json);
+    let log = start_logging(arguments.log, arguments.log_json);
     let (trigger, shutdown) = shutdown_channel();
     interrupt::on_first_interrupt(move || trigger.request_shutdown());
-    tessera_server::run_role(serve_until(arguments, shutdown))
+    tessera_server::run_role(serve_until(arguments, log, shutdown))
 }
 
-async fn serve_until(arguments: &ServeArguments, mut shutdown: ShutdownSignal) -> Result<()> {
-    let server = arguments.server_config()?.build().await?;
+async fn serve_until(
+    arguments: &ServeArguments,
+    log: LogControl,
+    mut shutdown: ShutdownSignal,
+) -> Result<()> {
+    let server = arguments.server_config(log)?.build().await?;
     let Some(server) = server.start_tasks(&mut shutdown).await? else { return Ok(()) };
     announce_server(&server.server_status(), arguments.json)?;
     server.run_until(&mut shutdown).await;

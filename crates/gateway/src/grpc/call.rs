@@ -54,11 +54,6 @@ pub(super) fn refusal_status(refusal: impl Into<Refusal>) -> Status {
     status
 }
 
-/// The status of something that is not there to be set.
-pub(super) fn unsupported_status(what: &str) -> Status {
-    Status::new(Code::Unimplemented, format!("{what} is not supported"))
-}
-
 #[cfg(test)]
 mod tests {
     use tessera_core::{Error, ErrorKind};

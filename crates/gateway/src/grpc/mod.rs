@@ -22,6 +22,7 @@ mod health;
 mod infer;
 mod plain_http;
 mod service;
+mod settings;
 mod typed;
 
 use std::sync::Arc;

@@ -7,11 +7,12 @@ use futures_util::{Stream, StreamExt};
 use tessera_core::Error;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::call::{GrpcCall, refusal_status, unsupported_status};
+use super::call::{GrpcCall, refusal_status};
 use super::convert;
 use super::generated as message;
 use super::generated::grpc_inference_service_server::GrpcInferenceService;
 use super::infer::{infer_in_stream, run_inference};
+use super::settings::{change_log_settings, change_trace_settings};
 use crate::front_end::FrontEnd;
 use crate::protocol::{
     SERVER_NAME, SERVER_VERSION, collect_statistics, is_task_ready, list_repository,
@@ -260,15 +261,17 @@ impl GrpcInferenceService for GrpcFrontEnd {
 
     async fn trace_setting(
         &self,
-        _: Request<message::TraceSettingRequest>,
+        request: Request<message::TraceSettingRequest>,
     ) -> Result<Response<message::TraceSettingResponse>, Status> {
-        Err(unsupported_status("setting what is traced"))
+        let changed = change_trace_settings(&self.front, request.into_inner());
+        Ok(Response::new(changed.map_err(refusal_status)?))
     }
 
     async fn log_settings(
         &self,
-        _: Request<message::LogSettingsRequest>,
+        request: Request<message::LogSettingsRequest>,
     ) -> Result<Response<message::LogSettingsResponse>, Status> {
-        Err(unsupported_status("setting what is logged"))
+        let changed = change_log_settings(&self.front, request.into_inner());
+        Ok(Response::new(changed.map_err(refusal_status)?))
     }
 }

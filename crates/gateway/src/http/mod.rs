@@ -11,6 +11,7 @@ mod path_target;
 mod raw_request;
 mod regions;
 mod response;
+mod settings;
 
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ type FrontEndState = axum::extract::State<Arc<FrontEnd>>;
 ///
 /// A handler is dropped when its client goes away, and the request with it.
 pub fn http_router(service: Arc<dyn InferenceService>, options: FrontEndOptions) -> Router {
+    let trace_setting = get(settings::get_trace_settings).post(settings::set_trace_settings);
     let mut router = Router::new()
         .route("/v2", get(models::server_metadata))
         .route("/v2/", get(models::server_metadata))
@@ -39,8 +41,8 @@ pub fn http_router(service: Arc<dyn InferenceService>, options: FrontEndOptions)
         .route("/v2/repository/models/{name}/load", post(models::load_model))
         .route("/v2/repository/models/{name}/unload", post(models::unload_model))
         .merge(regions::region_routes())
-        .route("/v2/logging", get(unsupported_route).post(unsupported_route))
-        .route("/v2/trace/setting", get(unsupported_route).post(unsupported_route));
+        .route("/v2/logging", get(settings::get_log_settings).post(settings::set_log_settings))
+        .route("/v2/trace/setting", trace_setting.clone());
     // Everything about a task can be asked of it or of one of its versions.
     for task in ["/v2/models/{name}", "/v2/models/{name}/versions/{version}"] {
         router = router
@@ -49,10 +51,7 @@ pub fn http_router(service: Arc<dyn InferenceService>, options: FrontEndOptions)
             .route(&format!("{task}/config"), get(models::get_config))
             .route(&format!("{task}/stats"), get(models::get_statistics))
             .route(&format!("{task}/infer"), post(infer::infer_model))
-            .route(
-                &format!("{task}/trace/setting"),
-                get(unsupported_route).post(unsupported_route),
-            );
+            .route(&format!("{task}/trace/setting"), trace_setting.clone());
     }
     router
         .fallback(unknown_route)
@@ -67,9 +66,4 @@ async fn unknown_route(uri: Uri) -> HttpFailure {
 async fn wrong_method(method: Method, uri: Uri) -> HttpFailure {
     let message = format!("{} does not take {method}", uri.path());
     HttpFailure::new(StatusCode::METHOD_NOT_ALLOWED, message)
-}
-
-async fn unsupported_route(uri: Uri) -> HttpFailure {
-    let message = format!("{} is not supported: set it where the server is started", uri.path());
-    HttpFailure::new(StatusCode::NOT_IMPLEMENTED, message)
 }

@@ -24,6 +24,8 @@ const EXTENSIONS: &[&str] = &[
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 ];
 
 /// The extensions of the protocol that are there, by the names that clients look for.

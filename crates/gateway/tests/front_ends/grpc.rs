@@ -13,10 +13,10 @@ use tessera_gateway::inference::model_infer_request::{
 };
 use tessera_gateway::inference::{
     CudaSharedMemoryRegisterRequest, CudaSharedMemoryStatusRequest,
-    CudaSharedMemoryUnregisterRequest, InferParameter, InferTensorContents, LogSettingsRequest,
-    ModelConfigRequest, ModelInferRequest, ModelMetadataRequest, ModelReadyRequest,
-    ModelStatisticsRequest, RepositoryIndexRequest, RepositoryModelLoadRequest,
-    RepositoryModelUnloadRequest, ServerLiveRequest, ServerMetadataRequest, ServerReadyRequest,
+    CudaSharedMemoryUnregisterRequest, InferParameter, InferTensorContents, ModelConfigRequest,
+    ModelInferRequest, ModelMetadataRequest, ModelReadyRequest, ModelStatisticsRequest,
+    RepositoryIndexRequest, RepositoryModelLoadRequest, RepositoryModelUnloadRequest,
+    ServerLiveRequest, ServerMetadataRequest, ServerReadyRequest,
     SystemSharedMemoryRegisterRequest, SystemSharedMemoryStatusRequest,
     SystemSharedMemoryUnregisterRequest,
 };
@@ -122,10 +122,6 @@ async fn the_server_and_its_tasks_are_described() {
     assert_eq!(statistics.model_stats[0].inference_count, 5);
     let unknown = ModelMetadataRequest { name: "nobody".into(), version: String::new() };
     assert_eq!(client.model_metadata(unknown).await.unwrap_err().code(), Code::NotFound);
-    assert_eq!(
-        client.log_settings(LogSettingsRequest::default()).await.unwrap_err().code(),
-        Code::Unimplemented
-    );
 }
 
 #[tokio::test]

@@ -10,4 +10,5 @@ mod grpc;
 mod health;
 mod http;
 mod reflection;
+mod settings;
 mod shared_memory;

@@ -140,7 +140,8 @@ impl StandaloneConfig {
         self.models.note_unreadable(&mut wrong);
         match (http, grpc, metrics, rest) {
             (Some(http), Some(grpc), Some(metrics), Some(rest)) if wrong.is_empty() => {
-                Ok(BoundListeners { gateway: BoundGateway { http, grpc }, metrics, rest })
+                let log = self.gateway.log.clone();
+                Ok(BoundListeners { gateway: BoundGateway { http, grpc, log }, metrics, rest })
             }
             _ => Err(Error::usage(wrong.join("; "))),
         }
