@@ -4,6 +4,7 @@ import asyncio
 import queue
 import unittest
 
+import grpc
 import models
 import numpy
 import tritonclient.grpc as triton
@@ -234,6 +235,27 @@ class TritonGrpc(ClientTest):
         with self.assertRaises(InferenceServerException) as refused:
             self.client.load_model("nothing")
         self.assert_message(refused.exception, "nothing")
+        self.client.unload_model("nothing")
+        content = self.shared.files["add_sub_fp32"].read_bytes()
+        files = {"file:1/model.onnx": content}
+        self.client.load_model("brought", config='{"max_batch_size": 4}', files=files)
+        config = self.client.get_model_config("brought").config
+        self.assertEqual((config.max_batch_size, config.platform), (4, "onnxruntime_onnx"))
+        self.client.unload_model("brought")
+
+    def test_what_is_logged_and_traced_is_set(self):
+        changed = self.client.update_log_settings({"log_verbose_level": 1}, as_json=True)
+        self.assertEqual(changed["settings"]["log_verbose_level"]["uint32_param"], 1)
+        self.client.update_log_settings({"log_verbose_level": 0})
+        changed = self.client.update_trace_settings("fixed", {"trace_rate": "5"})
+        self.assertEqual(list(changed.settings["trace_rate"].value), ["5"])
+        self.client.update_trace_settings("fixed", {"trace_rate": None})
+
+    def test_a_probe_finds_it_healthy(self):
+        with grpc.insecure_channel(self.server.grpc) as channel:
+            # Without a service's name; status 1 is SERVING.
+            answer = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=10)
+        self.assertEqual(answer, b"\x08\x01")
 
     def test_errors_have_a_code_and_name_what_is_wrong(self):
         int32 = models.examples("INT32")

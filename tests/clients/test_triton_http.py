@@ -362,8 +362,35 @@ class TritonHttp(ClientTest):
             self.client.load_model("nothing")
         self.assert_message(refused.exception, "nothing")
         with self.assertRaises(InferenceServerException) as refused:
-            self.client.load_model("fixed", config="{}")
+            self.client.load_model("fixed", config="{")
         self.assert_message(refused.exception, "fixed", "config")
+        # To unload it is no error either.
+        self.client.unload_model("nothing")
+
+    def test_a_model_is_brought_with_its_configuration(self):
+        content = self.shared.files["add_sub_fp32"].read_bytes()
+        config = '{"max_batch_size": 4, "instance_group": [{"count": 1, "kind": "KIND_CPU"}]}'
+        self.client.load_model("brought", config=config, files={"file:1/model.onnx": content})
+        try:
+            self.assertEqual(self.client.get_model_config("brought")["max_batch_size"], 4)
+            arrays = models.examples("FP32")
+            result = self.client.infer("brought", add_sub_inputs("FP32", arrays))
+            self.assert_same(result.as_numpy("OUTPUT0"), arrays[0] + arrays[1])
+        finally:
+            self.client.unload_model("brought")
+
+    def test_what_is_logged_and_traced_is_set(self):
+        before = self.client.get_log_settings()
+        changed = self.client.update_log_settings({"log_verbose_level": 1})
+        self.assertEqual(changed["log_verbose_level"], 1)
+        self.client.update_log_settings({"log_verbose_level": 0})
+        self.assertEqual(self.client.get_log_settings(), before)
+        settings = {"trace_level": ["TIMESTAMPS"], "trace_rate": "5"}
+        changed = self.client.update_trace_settings("fixed", settings)
+        self.assertEqual(changed["trace_rate"], "5")
+        cleared = {"trace_level": None, "trace_rate": None}
+        self.client.update_trace_settings("fixed", cleared)
+        self.assertEqual(self.client.get_trace_settings("fixed")["trace_level"], ["OFF"])
 
 
 class TritonHttpAio(unittest.IsolatedAsyncioTestCase, ClientTest):

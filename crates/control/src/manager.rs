@@ -69,6 +69,11 @@ impl Manager {
         self.inner.site.as_ref()
     }
 
+    /// How tasks are served that say nothing themselves.
+    pub fn task_defaults(&self) -> &TaskDefaults {
+        &self.inner.defaults
+    }
+
     /// Which tasks there should be.
     pub fn system(&self) -> System {
         self.inner.state().stored.system.clone()

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use tessera_core::{Result, Tensor};
 
-use crate::protocol::{InputHeader, RegionRange, RequestedOutput};
+use crate::protocol::{
+    InputHeader, RegionRange, RequestedOutput, SERVER_NAME, check_requested, reshape_inputs,
+};
 use crate::regions::SharedRegions;
-use crate::service::InferenceService;
+use crate::service::{InferenceService, LoadOverrides, TaskInfo};
 use crate::settings::ServerSettings;
 
 /// Bodies of up to 1 GiB: a batch of 1,700 images of 3×224×224 `f32` fits.
@@ -42,6 +44,40 @@ pub(crate) struct FrontEnd {
 impl FrontEnd {
     pub(crate) fn new(service: Arc<dyn InferenceService>, options: FrontEndOptions) -> Arc<Self> {
         Arc::new(Self { service, options })
+    }
+
+    /// What the server is called.
+    pub(crate) fn server_name(&self) -> &'static str {
+        SERVER_NAME
+    }
+
+    /// A task; `NotFound` names the task or the version that is not there.
+    pub(crate) fn find_task(&self, name: &str, version: &str) -> Result<TaskInfo> {
+        self.service.find_task(name, version)
+    }
+
+    /// Refuses outputs that the task does not have and those that are asked for twice.
+    pub(crate) fn check_requested(
+        &self,
+        task: &TaskInfo,
+        requested: &[RequestedOutput],
+    ) -> Result<()> {
+        check_requested(requested, task)
+    }
+
+    /// The inputs as the task has them. Whether they are its own the service sees.
+    pub(crate) fn fit_inputs(
+        &self,
+        task: &TaskInfo,
+        _id: &str,
+        inputs: Vec<(String, Tensor)>,
+    ) -> Result<Vec<(String, Tensor)>> {
+        reshape_inputs(task, inputs)
+    }
+
+    /// Loads a model, and waits until it answers.
+    pub(crate) async fn load_task(&self, name: &str, overrides: LoadOverrides) -> Result<()> {
+        self.service.load_task(name, overrides).await
     }
 
     /// An input that a client has put into shared memory.

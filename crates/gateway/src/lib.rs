@@ -13,6 +13,10 @@ mod settings;
 pub use front_end::FrontEndOptions;
 pub use grpc::{generated as inference, grpc_router};
 pub use http::http_router;
+pub use protocol::config_type_name;
 pub use regions::SharedRegions;
-pub use service::{InferenceService, ServiceFuture, TaskInfo, TaskState};
+pub use service::{
+    InferenceService, LoadOverrides, OutputLabels, ServiceFuture, TaskDescription, TaskInfo,
+    TaskState,
+};
 pub use settings::{LogControl, ServerSettings};

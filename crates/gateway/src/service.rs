@@ -1,10 +1,13 @@
 //! What the front ends of the protocol ask of whoever answers: tasks, and answers to requests.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tessera_core::{DType, Result, TensorMut};
+use bytes::Bytes;
+use tessera_core::{DType, Device, Result, TensorMut};
 use tessera_dispatch::{InferenceRequest, InferenceResponse, Refusal, TaskStatistics};
 use tessera_graph::TensorPort;
 
@@ -40,6 +43,39 @@ pub struct TaskInfo {
     /// The largest batch that is put together of several requests, and how long it is waited for;
     /// `None` where requests are not put together.
     pub batching: Option<(usize, Duration)>,
+    /// What is known of it beside that.
+    pub description: Arc<TaskDescription>,
+}
+
+/// What clients may want to know of a task and what answering does not need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskDescription {
+    /// How images are laid out (`FORMAT_NCHW`, `FORMAT_NHWC`), by input.
+    pub formats: BTreeMap<String, String>,
+    /// What classes are called, by output.
+    pub labels: BTreeMap<String, OutputLabels>,
+    /// Instances of each of its units; 0 where that is not known.
+    pub instances: usize,
+    /// What they run on.
+    pub device: Device,
+}
+
+/// What the classes of an output are called.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OutputLabels {
+    /// The file that they come from.
+    pub file: String,
+    /// The labels, in the order of classes.
+    pub labels: Vec<String>,
+}
+
+/// What a client loads a model with, in place of what the repository has.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOverrides {
+    /// The configuration, as JSON.
+    pub config: Option<String>,
+    /// Files of the model by their paths in its folder: `1/model.onnx`.
+    pub files: BTreeMap<String, Bytes>,
 }
 
 /// Who answers the requests that the front ends take.
@@ -65,10 +101,14 @@ pub trait InferenceService: Send + Sync + 'static {
         request: InferenceRequest,
     ) -> ServiceFuture<'_, Result<InferenceResponse, Refusal>>;
 
-    /// Starts to serve a model of the repository as a task of the same name, and waits until it
-    /// answers.
-    fn load_task<'a>(&'a self, name: &'a str) -> ServiceFuture<'a, Result<()>>;
+    /// Starts to serve a model as a task of the same name, and waits until it answers: one of the
+    /// repository, or one that the client brings.
+    fn load_task<'a>(
+        &'a self,
+        name: &'a str,
+        overrides: LoadOverrides,
+    ) -> ServiceFuture<'a, Result<()>>;
 
-    /// Stops serving a task.
+    /// Stops serving a task; one that is not there is fine.
     fn unload_task<'a>(&'a self, name: &'a str) -> ServiceFuture<'a, Result<()>>;
 }

@@ -18,6 +18,7 @@ mod models;
 mod monitoring;
 mod names;
 mod pages;
+mod repository;
 mod server;
 mod starting;
 mod system;

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use tessera_core::Result;
+use tessera_core::{Error, Result};
 
 use super::generated as message;
 use crate::protocol::{
-    PLATFORM, ParameterValue, ProtocolParameters, TensorMetadata, model_config, model_metadata,
+    BACKEND, MODEL_FILE, PLATFORM, ParameterValue, ProtocolParameters, TensorMetadata,
+    model_config, model_metadata,
 };
-use crate::service::TaskInfo;
+use crate::service::{LoadOverrides, TaskInfo};
 use message::infer_parameter::ParameterChoice;
 use tessera_dispatch::{DurationTotal, TaskStatistics};
 
@@ -26,6 +27,33 @@ pub(super) fn read_parameters(map: HashMap<String, message::InferParameter>) -> 
             Some((name, value))
         })
         .collect()
+}
+
+/// What a model is loaded with; parameters that are neither are between clients.
+pub(super) fn read_overrides(
+    map: HashMap<String, message::ModelRepositoryParameter>,
+) -> Result<LoadOverrides> {
+    use message::model_repository_parameter::ParameterChoice;
+
+    let mut overrides = LoadOverrides::default();
+    for (name, parameter) in map {
+        match (name.strip_prefix("file:"), parameter.parameter_choice) {
+            (None, Some(ParameterChoice::StringParam(config))) if name == "config" => {
+                overrides.config = Some(config);
+            }
+            (None, _) if name == "config" => {
+                return Err(Error::invalid("parameter \"config\" must be a string"));
+            }
+            (Some(file), Some(ParameterChoice::BytesParam(content))) => {
+                overrides.files.insert(file.to_owned(), content);
+            }
+            (Some(_), _) => {
+                return Err(Error::invalid(format!("parameter \"{name}\" must be bytes")));
+            }
+            (None, _) => {}
+        }
+    }
+    Ok(overrides)
 }
 
 /// A parameter of a response.
@@ -51,7 +79,11 @@ pub(super) fn metadata_message(task: TaskInfo) -> Result<message::ModelMetadataR
         platform: metadata.platform.to_owned(),
         inputs: tensor_metadata(metadata.inputs),
         outputs: tensor_metadata(metadata.outputs),
-        ..message::ModelMetadataResponse::default()
+        properties: metadata
+            .properties
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
     })
 }
 
@@ -71,6 +103,7 @@ fn tensor_metadata(
 /// The configuration of a task.
 pub(super) fn config_message(task: TaskInfo) -> Result<message::ModelConfig> {
     use message::model_config::SchedulingChoice;
+    use message::model_instance_group::Kind;
     use message::model_version_policy::{Latest, PolicyChoice};
 
     let config = model_config(task)?;
@@ -81,11 +114,21 @@ pub(super) fn config_message(task: TaskInfo) -> Result<message::ModelConfig> {
             ..message::ModelDynamicBatching::default()
         })
     });
+    let kind = if config.gpu.is_some() { Kind::Gpu } else { Kind::Cpu };
+    let instance_group = (config.instances > 0).then(|| message::ModelInstanceGroup {
+        name: config.name.clone(),
+        kind: kind.into(),
+        count: config.instances,
+        gpus: config.gpu.into_iter().collect(),
+        ..message::ModelInstanceGroup::default()
+    });
+    // As Triton says of every model; inputs are read into memory that units can read.
+    let pinned = Some(message::model_optimization_policy::PinnedMemoryBuffer { enable: true });
     let latest = PolicyChoice::Latest(Latest { num_versions: 1 });
     Ok(message::ModelConfig {
         name: config.name,
         platform: PLATFORM.to_owned(),
-        backend: PLATFORM.to_owned(),
+        backend: BACKEND.to_owned(),
         version_policy: Some(message::ModelVersionPolicy { policy_choice: Some(latest) }),
         max_batch_size: config.max_batch_size,
         input: config
@@ -94,7 +137,9 @@ pub(super) fn config_message(task: TaskInfo) -> Result<message::ModelConfig> {
             .map(|input| message::ModelInput {
                 name: input.name,
                 data_type: input.data_type.0,
+                format: input.format.0,
                 dims: input.dims,
+                reshape: input.reshape.map(|shape| message::ModelTensorReshape { shape }),
                 optional: input.optional,
                 ..message::ModelInput::default()
             })
@@ -106,11 +151,20 @@ pub(super) fn config_message(task: TaskInfo) -> Result<message::ModelConfig> {
                 name: output.name,
                 data_type: output.data_type.0,
                 dims: output.dims,
+                reshape: output.reshape.map(|shape| message::ModelTensorReshape { shape }),
+                label_filename: output.label_filename,
                 ..message::ModelOutput::default()
             })
             .collect(),
         scheduling_choice,
         model_transaction_policy: Some(message::ModelTransactionPolicy { decoupled: false }),
+        default_model_filename: MODEL_FILE.to_owned(),
+        optimization: Some(message::ModelOptimizationPolicy {
+            input_pinned_memory: pinned,
+            output_pinned_memory: pinned,
+            ..message::ModelOptimizationPolicy::default()
+        }),
+        instance_group: instance_group.into_iter().collect(),
         ..message::ModelConfig::default()
     })
 }
@@ -140,6 +194,16 @@ pub(super) fn statistics_message(
             cache_hit: total(DurationTotal::default()),
             cache_miss: total(DurationTotal::default()),
         }),
+        batch_stats: done
+            .batches
+            .iter()
+            .map(|batch| message::InferBatchStatistics {
+                batch_size: batch.rows,
+                compute_input: total(batch.compute_input),
+                compute_infer: total(batch.compute_infer),
+                compute_output: total(batch.compute_output),
+            })
+            .collect(),
         ..message::ModelStatistics::default()
     }
 }

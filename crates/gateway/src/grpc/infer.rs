@@ -14,8 +14,8 @@ use super::generated::{ModelInferRequest, ModelInferResponse, ModelStreamInferRe
 use super::typed::typed_input;
 use crate::front_end::FrontEnd;
 use crate::protocol::{
-    InputHeader, ParameterValue, RequestedOutput, SelectedOutput, check_requested,
-    check_unique_names, datatype_name, raw_bytes, response_parameters, select_outputs,
+    InputHeader, ParameterValue, RequestedOutput, SelectedOutput, check_unique_names,
+    datatype_name, raw_bytes, response_parameters, select_outputs,
 };
 
 /// Answers a request.
@@ -24,7 +24,7 @@ pub(super) async fn run_inference(
     request: ModelInferRequest,
     call: GrpcCall,
 ) -> Result<ModelInferResponse, Refusal> {
-    let task = front.service.find_task(&request.model_name, &request.model_version)?;
+    let task = front.find_task(&request.model_name, &request.model_version)?;
     let parameters = read_parameters(request.parameters);
     parameters.refuse_sequences()?;
     let mut requested = request
@@ -32,7 +32,7 @@ pub(super) async fn run_inference(
         .into_iter()
         .map(|output| RequestedOutput::new(output.name, &read_parameters(output.parameters)))
         .collect::<Result<Vec<_>>>()?;
-    check_requested(&requested, &task)?;
+    front.check_requested(&task, &requested)?;
     front.open_places(&mut requested)?;
     let timeout = earlier_timeout(parameters.timeout()?, call.timeout);
     let inputs = read_inputs(front, request.inputs, request.raw_input_contents)?;
@@ -42,7 +42,7 @@ pub(super) async fn run_inference(
             task: request.model_name,
             version: request.model_version,
             id: request.id.clone(),
-            inputs,
+            inputs: front.fit_inputs(&task, &request.id, inputs)?,
             timeout,
             trace: call.trace,
         })

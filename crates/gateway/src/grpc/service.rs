@@ -4,7 +4,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt};
-use tessera_core::Error;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::call::{GrpcCall, refusal_status};
@@ -15,8 +14,7 @@ use super::infer::{infer_in_stream, run_inference};
 use super::settings::{change_log_settings, change_trace_settings};
 use crate::front_end::FrontEnd;
 use crate::protocol::{
-    SERVER_NAME, SERVER_VERSION, collect_statistics, is_task_ready, list_repository,
-    protocol_extensions,
+    SERVER_VERSION, collect_statistics, is_task_ready, list_repository, protocol_extensions,
 };
 use crate::regions::{CudaRegionStatus, CudaRegistration, SystemRegionStatus};
 
@@ -66,7 +64,7 @@ impl GrpcInferenceService for GrpcFrontEnd {
         _: Request<message::ServerMetadataRequest>,
     ) -> Result<Response<message::ServerMetadataResponse>, Status> {
         Ok(Response::new(message::ServerMetadataResponse {
-            name: SERVER_NAME.to_owned(),
+            name: self.front.server_name().to_owned(),
             version: SERVER_VERSION.to_owned(),
             extensions: protocol_extensions().into_iter().map(str::to_owned).collect(),
         }))
@@ -77,7 +75,7 @@ impl GrpcInferenceService for GrpcFrontEnd {
         request: Request<message::ModelMetadataRequest>,
     ) -> Result<Response<message::ModelMetadataResponse>, Status> {
         let message::ModelMetadataRequest { name, version } = request.into_inner();
-        let task = self.front.service.find_task(&name, &version).map_err(refusal_status)?;
+        let task = self.front.find_task(&name, &version).map_err(refusal_status)?;
         Ok(Response::new(convert::metadata_message(task).map_err(refusal_status)?))
     }
 
@@ -116,7 +114,7 @@ impl GrpcInferenceService for GrpcFrontEnd {
         request: Request<message::ModelConfigRequest>,
     ) -> Result<Response<message::ModelConfigResponse>, Status> {
         let message::ModelConfigRequest { name, version } = request.into_inner();
-        let task = self.front.service.find_task(&name, &version).map_err(refusal_status)?;
+        let task = self.front.find_task(&name, &version).map_err(refusal_status)?;
         let config = Some(convert::config_message(task).map_err(refusal_status)?);
         Ok(Response::new(message::ModelConfigResponse { config }))
     }
@@ -126,6 +124,9 @@ impl GrpcInferenceService for GrpcFrontEnd {
         request: Request<message::ModelStatisticsRequest>,
     ) -> Result<Response<message::ModelStatisticsResponse>, Status> {
         let message::ModelStatisticsRequest { name, version } = request.into_inner();
+        if !name.is_empty() {
+            self.front.find_task(&name, &version).map_err(refusal_status)?;
+        }
         let done = collect_statistics(self.front.service.as_ref(), &name, &version)
             .map_err(refusal_status)?;
         let model_stats =
@@ -154,15 +155,12 @@ impl GrpcInferenceService for GrpcFrontEnd {
         &self,
         request: Request<message::RepositoryModelLoadRequest>,
     ) -> Result<Response<message::RepositoryModelLoadResponse>, Status> {
-        let request = request.into_inner();
-        let given = |name: &&String| *name == "config" || name.starts_with("file:");
-        if let Some(name) = request.parameters.keys().find(given) {
-            return Err(refusal_status(Error::unsupported(format!(
-                "model \"{}\" can't be loaded with \"{name}\": put it into the repository",
-                request.model_name
-            ))));
-        }
-        self.front.service.load_task(&request.model_name).await.map_err(refusal_status)?;
+        let message::RepositoryModelLoadRequest { model_name, parameters, .. } =
+            request.into_inner();
+        let overrides = convert::read_overrides(parameters)
+            .map_err(|error| error.with_context(format_args!("model \"{model_name}\"")))
+            .map_err(refusal_status)?;
+        self.front.load_task(&model_name, overrides).await.map_err(refusal_status)?;
         Ok(Response::new(message::RepositoryModelLoadResponse {}))
     }
 

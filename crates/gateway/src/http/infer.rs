@@ -18,8 +18,8 @@ use super::raw_request::raw_input;
 use super::response::send_response;
 use crate::front_end::FrontEnd;
 use crate::protocol::{
-    InputHeader, ProtocolParameters, check_requested, parse_traceparent, response_parameters,
-    select_outputs, writable_bytes,
+    InputHeader, ProtocolParameters, parse_traceparent, response_parameters, select_outputs,
+    writable_bytes,
 };
 use crate::service::TaskInfo;
 
@@ -44,7 +44,7 @@ async fn read_and_infer(
     headers: &HeaderMap,
     reader: &mut BodyReader,
 ) -> HttpResult<Response> {
-    let task = front.service.find_task(&target.name, &target.version)?;
+    let task = front.find_task(&target.name, &target.version)?;
     let json_len = json_length(headers)?;
     if json_len == Some(0) {
         let input = raw_input(front.service.as_ref(), &task, reader.read_rest().await?)?;
@@ -85,7 +85,7 @@ async fn read_and_infer(
     let id = body.id().to_owned();
     let checked = async {
         let mut request = body.into_request()?;
-        check_requested(&request.requested, &task)?;
+        front.check_requested(&task, &request.requested)?;
         let binary = request.parameters.get_flag("binary_data_output")?.unwrap_or(false);
         let inputs = read_inputs(front, reader, std::mem::take(&mut request.inputs)).await?;
         run_inference(front, headers, &task, target, request, inputs, binary).await
@@ -182,7 +182,7 @@ async fn run_inference(
         task: target.name,
         version: target.version,
         id: id.clone(),
-        inputs,
+        inputs: front.fit_inputs(task, &id, inputs)?,
         timeout: parameters.timeout()?,
         trace: trace_context(headers),
     };

@@ -2,6 +2,7 @@
 
 mod body;
 mod data;
+mod describe_json;
 mod encoding;
 mod failure;
 mod infer;

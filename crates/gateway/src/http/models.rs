@@ -4,26 +4,32 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use tessera_core::Error;
-use tessera_dispatch::{DurationTotal, TaskStatistics};
+use tessera_core::{Error, Result};
 use tessera_http::json_response;
 
 use super::FrontEndState;
 use super::body::BodyReader;
+use super::describe_json::{config_json, statistics_json};
 use super::failure::HttpResult;
 use super::path_target::PathTarget;
 use crate::front_end::FrontEnd;
 use crate::protocol::{
-    ModelConfig, PLATFORM, SERVER_NAME, SERVER_VERSION, collect_statistics, is_task_ready,
-    list_repository, model_config, model_metadata, protocol_extensions,
+    SERVER_VERSION, collect_statistics, is_task_ready, list_repository, model_config,
+    model_metadata, protocol_extensions,
 };
-use crate::service::TaskInfo;
+use crate::service::LoadOverrides;
 
-pub(super) async fn server_metadata() -> Response {
-    let metadata = json!({"name": SERVER_NAME, "version": SERVER_VERSION, "extensions": protocol_extensions()});
+pub(super) async fn server_metadata(State(front): FrontEndState) -> Response {
+    let metadata = json!({
+        "name": front.server_name(),
+        "version": SERVER_VERSION,
+        "extensions": protocol_extensions(),
+    });
     json_response(StatusCode::OK, &metadata)
 }
 
@@ -45,7 +51,7 @@ pub(super) async fn get_metadata(
     State(front): FrontEndState,
     target: PathTarget,
 ) -> HttpResult<Response> {
-    let task = front.service.find_task(&target.name, &target.version)?;
+    let task = front.find_task(&target.name, &target.version)?;
     Ok(json_response(StatusCode::OK, &model_metadata(task)?))
 }
 
@@ -53,7 +59,7 @@ pub(super) async fn get_config(
     State(front): FrontEndState,
     target: PathTarget,
 ) -> HttpResult<Response> {
-    let task = front.service.find_task(&target.name, &target.version)?;
+    let task = front.find_task(&target.name, &target.version)?;
     Ok(json_response(StatusCode::OK, &config_json(&model_config(task)?)))
 }
 
@@ -95,16 +101,34 @@ pub(super) async fn load_model(
     request: Request,
 ) -> HttpResult<Response> {
     let body: RepositoryBody = read_body(&front, request).await?;
-    let names = body.parameters.unwrap_or_default();
-    if let Some(name) = names.keys().find(|name| *name == "config" || name.starts_with("file:")) {
-        return Err(Error::unsupported(format!(
-            "model \"{}\" can't be loaded with \"{name}\": put it into the repository",
-            target.name
-        ))
-        .into());
-    }
-    front.service.load_task(&target.name).await?;
+    let overrides = read_overrides(body.parameters.unwrap_or_default())
+        .map_err(|error| error.with_context(format_args!("model \"{}\"", target.name)))?;
+    front.load_task(&target.name, overrides).await?;
     Ok(Response::new(Body::empty()))
+}
+
+/// What a model is loaded with: files are in base64, as JSON has no bytes.
+fn read_overrides(parameters: Map<String, Value>) -> Result<LoadOverrides> {
+    let mut overrides = LoadOverrides::default();
+    for (name, value) in parameters {
+        let file = name.strip_prefix("file:");
+        if name != "config" && file.is_none() {
+            continue;
+        }
+        let Value::String(text) = value else {
+            return Err(Error::invalid(format!("parameter \"{name}\" must be a string")));
+        };
+        match file {
+            None => overrides.config = Some(text),
+            Some(file) => {
+                let content = STANDARD.decode(text.as_bytes()).map_err(|error| {
+                    Error::invalid(format!("parameter \"{name}\" must be base64: {error}"))
+                })?;
+                overrides.files.insert(file.to_owned(), content.into());
+            }
+        }
+    }
+    Ok(overrides)
 }
 
 pub(super) async fn unload_model(
@@ -139,100 +163,11 @@ fn readiness_status(ready: bool) -> StatusCode {
 }
 
 fn statistics_response(front: &FrontEnd, name: &str, version: &str) -> HttpResult<Response> {
+    if !name.is_empty() {
+        front.find_task(name, version)?;
+    }
     let statistics = collect_statistics(front.service.as_ref(), name, version)?;
     let statistics: Vec<Value> =
         statistics.iter().map(|(task, done)| statistics_json(task, done)).collect();
     Ok(json_response(StatusCode::OK, &json!({"model_stats": statistics})))
-}
-
-fn statistics_json(task: &TaskInfo, done: &TaskStatistics) -> Value {
-    let total = |total: DurationTotal| json!({"count": total.count, "ns": total.nanoseconds});
-    json!({
-        "name": task.name,
-        "version": task.version,
-        "last_inference": done.last_inference_ms,
-        "inference_count": done.inferences,
-        "execution_count": done.executions,
-        "inference_stats": {
-            "success": total(done.success),
-            "fail": total(done.fail),
-            "queue": total(done.queue),
-            "compute_input": total(done.compute_input),
-            "compute_infer": total(done.compute_infer),
-            "compute_output": total(done.compute_output),
-            // There is no cache; clients read the numbers all the same.
-            "cache_hit": total(DurationTotal::default()),
-            "cache_miss": total(DurationTotal::default()),
-        },
-        "response_stats": {},
-        "batch_stats": [],
-        "memory_usage": [],
-    })
-}
-
-fn config_json(config: &ModelConfig) -> Value {
-    let inputs: Vec<Value> = config
-        .input
-        .iter()
-        .map(|input| {
-            json!({
-                "name": input.name,
-                "data_type": input.data_type.1,
-                "format": "FORMAT_NONE",
-                "dims": input.dims,
-                "is_shape_tensor": false,
-                "allow_ragged_batch": false,
-                "optional": input.optional,
-                "is_non_linear_format_io": false,
-            })
-        })
-        .collect();
-    let outputs: Vec<Value> = config
-        .output
-        .iter()
-        .map(|output| {
-            json!({
-                "name": output.name,
-                "data_type": output.data_type.1,
-                "dims": output.dims,
-                "label_filename": "",
-                "is_shape_tensor": false,
-                "is_non_linear_format_io": false,
-            })
-        })
-        .collect();
-    let mut json = json!({
-        "name": config.name,
-        "platform": PLATFORM,
-        "backend": PLATFORM,
-        "runtime": "",
-        "version_policy": {"latest": {"num_versions": 1}},
-        "max_batch_size": config.max_batch_size,
-        "input": inputs,
-        "output": outputs,
-        "batch_input": [],
-        "batch_output": [],
-        "instance_group": [],
-        "default_model_filename": "",
-        "cc_model_filenames": {},
-        "metric_tags": {},
-        "parameters": {},
-        "model_warmup": [],
-        "model_transaction_policy": {"decoupled": false},
-    });
-    // Whether the key is there is what clients look at.
-    if let (Some((rows, delay)), Some(fields)) = (config.batching, json.as_object_mut()) {
-        fields.insert(
-            "dynamic_batching".into(),
-            json!({
-                "preferred_batch_size": [rows],
-                "max_queue_delay_microseconds": delay,
-                "preserve_ordering": false,
-                "priority_levels": 0,
-                "default_priority_level": 0,
-                "priority_queue_policy": {},
-            }),
-        );
-    }
-    json
 }

@@ -7,8 +7,9 @@ use crate::service::{InferenceService, TaskInfo};
 
 /// The one input of a task with the body as its data.
 ///
-/// A batch has one row, and one further dimension may be open: it follows from the length. The
-/// body of a string input is one string, without a length before it.
+/// A batch has one row, and so has a first dimension that is open where others are too. One further
+/// dimension may be open: it follows from the length. The body of a string input is one string,
+/// without a length before it.
 pub(super) fn raw_input(
     service: &dyn InferenceService,
     task: &TaskInfo,
@@ -26,7 +27,10 @@ pub(super) fn raw_input(
         Some(dims) => dims.iter().map(|dim| dim.fixed_size()).collect(),
         None => vec![None],
     };
-    if let (true, Some(first)) = (task.max_batch_size > 0, sizes.first_mut()) {
+    let open = sizes.iter().filter(|size| size.is_none()).count();
+    if let Some(first) = sizes.first_mut()
+        && (task.max_batch_size > 0 || (open > 1 && first.is_none()))
+    {
         *first = Some(1);
     }
     let wrong = || {

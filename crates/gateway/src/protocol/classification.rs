@@ -2,10 +2,16 @@
 
 use tessera_core::{DType, Error, Result, Tensor};
 
-/// The `count` largest values of each row as strings `value:index`, largest first.
+/// The `count` largest values of each row as strings `value:index`, largest first, and after that
+/// `:label` where the class has one.
 ///
 /// `batched` says whether the first dimension counts rows; otherwise the tensor is one row.
-pub(crate) fn classify_rows(tensor: &Tensor, count: usize, batched: bool) -> Result<Tensor> {
+pub(crate) fn classify_rows(
+    tensor: &Tensor,
+    count: usize,
+    batched: bool,
+    labels: &[String],
+) -> Result<Tensor> {
     let values = tensor.to_f64().filter(|_| tensor.dtype() != DType::Bool).ok_or_else(|| {
         Error::invalid(format!("{tensor:?} can't be classified: it holds no numbers"))
     })?;
@@ -20,7 +26,7 @@ pub(crate) fn classify_rows(tensor: &Tensor, count: usize, batched: bool) -> Res
         for row in values.chunks(width) {
             strings.extend(
                 largest_indices(row, count)
-                    .map(|index| class_text(tensor.dtype(), row[index], index)),
+                    .map(|index| class_text(tensor.dtype(), row[index], index, labels)),
             );
         }
     }
@@ -38,12 +44,17 @@ fn largest_indices(row: &[f64], count: usize) -> impl Iterator<Item = usize> + u
 }
 
 /// A value and its index, as Triton writes them: floats with six decimals.
-fn class_text(dtype: DType, value: f64, index: usize) -> Vec<u8> {
-    if dtype.is_float() {
-        format!("{value:.6}:{index}").into_bytes()
+fn class_text(dtype: DType, value: f64, index: usize, labels: &[String]) -> Vec<u8> {
+    let mut text = if dtype.is_float() {
+        format!("{value:.6}:{index}")
     } else {
-        format!("{value:.0}:{index}").into_bytes()
+        format!("{value:.0}:{index}")
+    };
+    if let Some(label) = labels.get(index) {
+        text.push(':');
+        text.push_str(label);
     }
+    text.into_bytes()
 }
 
 #[cfg(test)]
@@ -58,15 +69,18 @@ mod tests {
     #[test]
     fn each_row_of_a_batch_is_classified() {
         let scores = Tensor::from_f32(&[2, 3], &[0.1, 0.7, 0.2, 5.0, f32::NAN, 5.0]).unwrap();
-        let classes = classify_rows(&scores, 2, true).unwrap();
+        let classes = classify_rows(&scores, 2, true, &[]).unwrap();
         assert_eq!(classes.shape(), [2, 2]);
         assert_eq!(texts(&classes), ["0.700000:1", "0.200000:2", "5.000000:0", "5.000000:2"]);
+        let labels = ["cat", "dog"].map(str::to_owned);
+        let classes = classify_rows(&scores, 2, true, &labels).unwrap();
+        assert_eq!(texts(&classes)[..2], ["0.700000:1:dog", "0.200000:2"]);
     }
 
     #[test]
     fn without_a_batch_the_tensor_is_one_row_and_the_count_is_limited() {
         let scores = Tensor::from_i64(&[2, 2], &[-3, 4, 9, 0]).unwrap();
-        let classes = classify_rows(&scores, 10, false).unwrap();
+        let classes = classify_rows(&scores, 10, false, &[]).unwrap();
         assert_eq!(classes.shape(), [4]);
         assert_eq!(texts(&classes), ["9:2", "4:1", "0:3", "-3:0"]);
     }
@@ -74,8 +88,8 @@ mod tests {
     #[test]
     fn nothing_and_strings_are_no_panic() {
         let empty = Tensor::from_f32(&[0, 3], &[]).unwrap();
-        assert_eq!(classify_rows(&empty, 1, true).unwrap().element_count(), 0);
+        assert_eq!(classify_rows(&empty, 1, true, &[]).unwrap().element_count(), 0);
         let strings = Tensor::from_strings(&[1], vec![b"a".to_vec()]).unwrap();
-        assert!(classify_rows(&strings, 1, true).is_err());
+        assert!(classify_rows(&strings, 1, true, &[]).is_err());
     }
 }

@@ -30,6 +30,11 @@ pub(crate) fn config_datatype(dtype: DType) -> Result<(i32, &'static str)> {
     datatype_row(dtype).map(|row| (row.2, row.3))
 }
 
+/// The name of a dtype in a model's configuration: `TYPE_FP32`.
+pub fn config_type_name(dtype: DType) -> Result<&'static str> {
+    config_datatype(dtype).map(|(_, name)| name)
+}
+
 /// The dtype with this name in the protocol.
 pub(crate) fn parse_datatype(name: &str) -> Result<DType> {
     DATATYPES.iter().find(|row| row.1 == name).map(|row| row.0).ok_or_else(|| {

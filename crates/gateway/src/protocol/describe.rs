@@ -1,7 +1,9 @@
 //! What clients are told of the server and of tasks: metadata, configuration, statistics, index.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
-use tessera_core::{Dim, Result};
+use tessera_core::{Device, Dim, Result};
 use tessera_graph::TensorPort;
 
 use super::datatype::{config_datatype, datatype_name};
@@ -12,8 +14,12 @@ use tessera_dispatch::TaskStatistics;
 pub(crate) const SERVER_NAME: &str = "tessera";
 /// The server's version.
 pub(crate) const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
-/// What runs a task: platform and back end of its configuration.
-pub(crate) const PLATFORM: &str = "tessera";
+/// What runs a task, as Triton calls it for the models that are served here: clients compare it.
+pub(crate) const PLATFORM: &str = "onnxruntime_onnx";
+/// The same as the back end of a configuration.
+pub(crate) const BACKEND: &str = "onnxruntime";
+/// What a model's file is called where its configuration says nothing else.
+pub(crate) const MODEL_FILE: &str = "model.onnx";
 /// The extensions of the protocol that are there on any machine, by the names that clients look
 /// for.
 const EXTENSIONS: &[&str] = &[
@@ -43,6 +49,7 @@ pub(crate) struct ModelMetadata {
     pub(crate) platform: &'static str,
     pub(crate) inputs: Vec<TensorMetadata>,
     pub(crate) outputs: Vec<TensorMetadata>,
+    pub(crate) properties: BTreeMap<&'static str, String>,
 }
 
 /// What a client must know of an input or an output.
@@ -63,6 +70,10 @@ pub(crate) struct ModelConfig {
     /// The batch that is waited for and the microseconds it is waited for, where requests are
     /// put together.
     pub(crate) batching: Option<(i32, u64)>,
+    /// Instances of each unit; 0 where that is not known.
+    pub(crate) instances: i32,
+    /// The GPU that they run on.
+    pub(crate) gpu: Option<i32>,
 }
 
 /// An input or an output in a configuration.
@@ -71,8 +82,15 @@ pub(crate) struct ConfigTensor {
     pub(crate) name: String,
     /// The element type: its number over gRPC, its name over HTTP.
     pub(crate) data_type: (i32, &'static str),
-    /// Without the dimension of the batch.
+    /// Without the dimension of the batch. Never empty: what has none is one element, and its own
+    /// shape is `reshape`.
     pub(crate) dims: Vec<i64>,
+    /// The shape without that of the batch, where it is not `dims`.
+    pub(crate) reshape: Option<Vec<i64>>,
+    /// How an image is laid out: number over gRPC, name over HTTP.
+    pub(crate) format: (i32, &'static str),
+    /// The file with the labels of classes; empty where there is none.
+    pub(crate) label_filename: String,
     /// Whether a request may leave it out.
     pub(crate) optional: bool,
 }
@@ -109,6 +127,7 @@ pub(crate) fn model_metadata(task: TaskInfo) -> Result<ModelMetadata> {
     Ok(ModelMetadata {
         inputs: tensors("input", &task.inputs)?,
         outputs: tensors("output", &task.outputs)?,
+        properties: BTreeMap::from([("max_batch_size", task.max_batch_size.to_string())]),
         name: task.name,
         versions: vec![task.version],
         platform: PLATFORM,
@@ -125,10 +144,22 @@ pub(crate) fn model_config(task: TaskInfo) -> Result<ModelConfig> {
                 let data_type = config_datatype(port.tensor_type.dtype).map_err(|error| {
                     error.with_context(format_args!("{kind} \"{}\"", port.name))
                 })?;
-                let dims =
+                let mut dims: Vec<i64> =
                     dimension_sizes(port, batched).into_iter().skip(usize::from(batched)).collect();
-                let optional = port.default.is_some();
-                Ok(ConfigTensor { name: port.name.clone(), data_type, dims, optional })
+                let reshape = dims.is_empty().then(Vec::new);
+                if dims.is_empty() {
+                    dims.push(1);
+                }
+                let labels = task.description.labels.get(&port.name);
+                Ok(ConfigTensor {
+                    name: port.name.clone(),
+                    data_type,
+                    dims,
+                    reshape,
+                    format: image_format(task.description.formats.get(&port.name)),
+                    label_filename: labels.map(|labels| labels.file.clone()).unwrap_or_default(),
+                    optional: port.default.is_some(),
+                })
             })
             .collect()
     };
@@ -140,6 +171,11 @@ pub(crate) fn model_config(task: TaskInfo) -> Result<ModelConfig> {
         batching: task.batching.map(|(rows, delay)| {
             (clamp_size(rows), u64::try_from(delay.as_micros()).unwrap_or(u64::MAX))
         }),
+        instances: clamp_size(task.description.instances),
+        gpu: match task.description.device {
+            Device::Cuda(number) => i32::try_from(number).ok(),
+            Device::Cpu => None,
+        },
     })
 }
 
@@ -195,12 +231,22 @@ fn dimension_sizes(port: &TensorPort, batched: bool) -> Vec<i64> {
     }
 }
 
+/// Number and name of how an image is laid out.
+fn image_format(format: Option<&String>) -> (i32, &'static str) {
+    match format.map(String::as_str) {
+        Some("FORMAT_NHWC") => (1, "FORMAT_NHWC"),
+        Some("FORMAT_NCHW") => (2, "FORMAT_NCHW"),
+        _ => (0, "FORMAT_NONE"),
+    }
+}
+
 fn clamp_size(size: usize) -> i32 {
     i32::try_from(size).unwrap_or(i32::MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use tessera_core::{DType, ErrorKind, TensorType};
@@ -228,7 +274,20 @@ mod tests {
             }],
             max_batch_size,
             batching: Some((8, Duration::from_millis(2))),
+            description: Arc::default(),
         }
+    }
+
+    #[test]
+    fn dims_are_never_empty() {
+        let mut scalar = task(8, DType::F32);
+        scalar.inputs[0].tensor_type = TensorType::new(DType::F32, vec![Dim::Unknown]);
+        let config = model_config(scalar.clone()).unwrap();
+        assert_eq!((&config.input[0].dims, &config.input[0].reshape), (&vec![1], &Some(vec![])));
+        assert_eq!(config.output[0].reshape, None);
+        scalar.max_batch_size = 0;
+        scalar.inputs[0].tensor_type = TensorType::new(DType::F32, vec![]);
+        assert_eq!(model_config(scalar).unwrap().input[0].dims, [1]);
     }
 
     #[test]

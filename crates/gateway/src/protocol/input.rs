@@ -6,7 +6,7 @@ use tessera_core::{DType, Error, Result, Tensor, TensorMut, element_count};
 
 use super::datatype::parse_datatype;
 use super::strings::decode_strings;
-use crate::service::InferenceService;
+use crate::service::{InferenceService, TaskInfo};
 
 /// Name, dtype and shape of an input, checked.
 #[derive(Clone, Debug)]
@@ -100,6 +100,25 @@ impl InputHeader {
 /// The bytes of a tensor that the service gave us to write.
 pub(crate) fn writable_bytes(tensor: &mut TensorMut) -> Result<&mut [u8]> {
     tensor.bytes_mut().ok_or_else(|| Error::engine("memory for inputs is not writable"))
+}
+
+/// The inputs as the task has them. Its configuration gives a dimension of one to what has none, so
+/// that a client may send it.
+pub(crate) fn reshape_inputs(
+    task: &TaskInfo,
+    mut inputs: Vec<(String, Tensor)>,
+) -> Result<Vec<(String, Tensor)>> {
+    for (name, tensor) in &mut inputs {
+        let port = task.inputs.iter().find(|port| port.name == *name);
+        let rank = port.and_then(|port| Some(port.tensor_type.dims.as_ref()?.len()));
+        let is_single = rank == Some(usize::from(task.max_batch_size > 0));
+        if let (true, Some((1, shape))) = (is_single, tensor.shape().split_last())
+            && Some(shape.len()) == rank
+        {
+            *tensor = tensor.reshaped(shape)?;
+        }
+    }
+    Ok(inputs)
 }
 
 /// Refuses a name that two inputs have.

@@ -13,12 +13,14 @@ mod response_parameters;
 mod strings;
 mod trace;
 
+pub use datatype::config_type_name;
 pub(crate) use datatype::{datatype_name, is_json};
 pub(crate) use describe::{
-    ModelConfig, PLATFORM, SERVER_NAME, SERVER_VERSION, TensorMetadata, collect_statistics,
-    is_task_ready, list_repository, model_config, model_metadata, protocol_extensions,
+    BACKEND, ConfigTensor, MODEL_FILE, ModelConfig, PLATFORM, SERVER_NAME, SERVER_VERSION,
+    TensorMetadata, collect_statistics, is_task_ready, list_repository, model_config,
+    model_metadata, protocol_extensions,
 };
-pub(crate) use input::{InputHeader, check_unique_names, writable_bytes};
+pub(crate) use input::{InputHeader, check_unique_names, reshape_inputs, writable_bytes};
 pub(crate) use outputs::{
     RequestedOutput, SelectedOutput, check_requested, raw_bytes, select_outputs, tensor_on_host,
 };

@@ -106,7 +106,9 @@ pub(crate) fn select_outputs(
                 None => tensor_on_host(tensor)?,
             };
             if requested.classes > 0 {
-                tensor = classify_rows(&tensor, requested.classes, task.max_batch_size > 0)
+                let labels = task.description.labels.get(&requested.name);
+                let labels = labels.map(|known| known.labels.as_slice()).unwrap_or_default();
+                tensor = classify_rows(&tensor, requested.classes, task.max_batch_size > 0, labels)
                     .map_err(|error| {
                         error.with_context(format_args!("output \"{}\"", requested.name))
                     })?;

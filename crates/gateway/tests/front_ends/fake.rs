@@ -1,5 +1,6 @@
 //! A service without engines, and a client without sockets.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -7,12 +8,13 @@ use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, Method, Request as HttpRequest, StatusCode};
 use serde_json::Value;
-use tessera_core::{DType, Dim, Error, Result, Tensor, TensorMut, TensorType};
+use tessera_core::{DType, Device, Dim, Error, Result, Tensor, TensorMut, TensorType};
 use tessera_dispatch::{
-    DurationTotal, InferenceRequest, InferenceResponse, Refusal, TaskStatistics,
+    BatchStatistics, DurationTotal, InferenceRequest, InferenceResponse, Refusal, TaskStatistics,
 };
 use tessera_gateway::{
-    FrontEndOptions, InferenceService, ServiceFuture, TaskInfo, TaskState, http_router,
+    FrontEndOptions, InferenceService, LoadOverrides, OutputLabels, ServiceFuture, TaskDescription,
+    TaskInfo, TaskState, http_router,
 };
 use tessera_graph::TensorPort;
 use tessera_tensormq::TraceContext;
@@ -33,6 +35,8 @@ pub(crate) struct Fake {
     pub(crate) loaded: Mutex<bool>,
     /// Lets go on what is slow.
     pub(crate) release: tokio::sync::Notify,
+    /// What the last model was loaded with.
+    pub(crate) overrides: Mutex<LoadOverrides>,
 }
 
 fn port(name: &str, dtype: DType, dims: &[Option<usize>]) -> TensorPort {
@@ -59,6 +63,21 @@ fn task(
         outputs,
         max_batch_size,
         batching: (max_batch_size > 0).then_some((max_batch_size, Duration::from_micros(500))),
+        description: Arc::default(),
+    }
+}
+
+/// What is known of `add` beside what it takes and gives.
+fn description() -> TaskDescription {
+    let labels = vec!["zero".to_owned(), "one".to_owned()];
+    TaskDescription {
+        formats: BTreeMap::from([("a".to_owned(), "FORMAT_NCHW".to_owned())]),
+        labels: BTreeMap::from([(
+            "sum".to_owned(),
+            OutputLabels { file: "sums.txt".to_owned(), labels },
+        )]),
+        instances: 2,
+        device: Device::Cpu,
     }
 }
 
@@ -73,7 +92,12 @@ impl InferenceService for Fake {
             TaskState::Unavailable("unloaded".into())
         };
         vec![
-            task("add", vec![row("a"), row("b")], vec![row("sum")], 8),
+            TaskInfo {
+                description: Arc::new(description()),
+                ..task("add", vec![row("a"), row("b")], vec![row("sum")], 8)
+            },
+            task("open", vec![port("x", DType::F32, &[None, Some(2), None])], vec![row("x")], 0),
+            task("scalar", vec![port("x", DType::F32, &[None])], vec![row("x")], 8),
             task("echo", echo(), echo(), 0),
             task("a name/ü", echo(), echo(), 0),
             task("one", vec![row("x")], vec![row("x")], 8),
@@ -98,7 +122,10 @@ impl InferenceService for Fake {
     fn task_statistics(&self, name: &str) -> Result<TaskStatistics> {
         self.find_task(name, "")?;
         let success = DurationTotal { count: 3, nanoseconds: 4500 };
-        Ok(TaskStatistics { inferences: 5, executions: 3, success, ..TaskStatistics::default() })
+        let compute_infer = DurationTotal { count: 2, nanoseconds: 900 };
+        let batches = vec![BatchStatistics { rows: 4, compute_infer, ..Default::default() }];
+        let totals = TaskStatistics::default();
+        Ok(TaskStatistics { inferences: 5, executions: 3, success, batches, ..totals })
     }
 
     fn allocate_input(&self, dtype: DType, shape: &[usize]) -> Result<TensorMut> {
@@ -132,17 +159,21 @@ impl InferenceService for Fake {
         })
     }
 
-    fn load_task<'a>(&'a self, name: &'a str) -> ServiceFuture<'a, Result<()>> {
+    fn load_task<'a>(
+        &'a self,
+        name: &'a str,
+        overrides: LoadOverrides,
+    ) -> ServiceFuture<'a, Result<()>> {
         Box::pin(async move {
             self.find_task(name, "")?;
             *self.loaded.lock().unwrap() = true;
+            *self.overrides.lock().unwrap() = overrides;
             Ok(())
         })
     }
 
-    fn unload_task<'a>(&'a self, name: &'a str) -> ServiceFuture<'a, Result<()>> {
+    fn unload_task<'a>(&'a self, _: &'a str) -> ServiceFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.find_task(name, "")?;
             *self.loaded.lock().unwrap() = false;
             Ok(())
         })

@@ -107,11 +107,20 @@ async fn the_server_and_its_tasks_are_described() {
     let metadata = client.model_metadata(asked).await.unwrap().into_inner();
     assert_eq!(metadata.inputs[0].shape, [-1, 3]);
     assert_eq!(metadata.outputs[0].datatype, "FP32");
+    assert_eq!(metadata.platform, "onnxruntime_onnx");
+    assert_eq!(metadata.properties["max_batch_size"], "8");
 
     let asked = ModelConfigRequest { name: "add".into(), version: "1".into() };
     let config = client.model_config(asked).await.unwrap().into_inner().config.unwrap();
     assert_eq!((config.max_batch_size, config.input[0].data_type), (8, 11));
     assert_eq!(config.input[0].dims, [3]);
+    assert_eq!(
+        (config.platform.as_str(), config.backend.as_str()),
+        ("onnxruntime_onnx", "onnxruntime")
+    );
+    assert_eq!((config.input[0].format, config.input[1].format), (2, 0));
+    assert_eq!(config.output[0].label_filename, "sums.txt");
+    assert_eq!((config.instance_group[0].count, config.instance_group[0].kind), (2, 2));
     let Some(SchedulingChoice::DynamicBatching(batching)) = config.scheduling_choice else {
         panic!("requests of this task are put together");
     };
@@ -120,6 +129,7 @@ async fn the_server_and_its_tasks_are_described() {
     let asked = ModelStatisticsRequest { name: "add".into(), version: String::new() };
     let statistics = client.model_statistics(asked).await.unwrap().into_inner();
     assert_eq!(statistics.model_stats[0].inference_count, 5);
+    assert_eq!(statistics.model_stats[0].batch_stats[0].batch_size, 4);
     let unknown = ModelMetadataRequest { name: "nobody".into(), version: String::new() };
     assert_eq!(client.model_metadata(unknown).await.unwrap_err().code(), Code::NotFound);
 }

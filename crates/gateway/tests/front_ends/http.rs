@@ -31,7 +31,8 @@ async fn the_server_says_what_it_is_and_whether_it_is_ready() {
 async fn a_task_is_described() {
     let server = Server::new();
     let expected = json!({
-        "name": "add", "versions": ["1"], "platform": "tessera",
+        "name": "add", "versions": ["1"], "platform": "onnxruntime_onnx",
+        "properties": {"max_batch_size": "8"},
         "inputs": [{"name": "a", "datatype": "FP32", "shape": [-1, 3]},
                    {"name": "b", "datatype": "FP32", "shape": [-1, 3]}],
         "outputs": [{"name": "sum", "datatype": "FP32", "shape": [-1, 3]}],
@@ -46,6 +47,24 @@ async fn a_task_is_described() {
     assert_eq!(config["input"][0]["dims"], json!([3]));
     assert_eq!(config["input"][0]["data_type"], "TYPE_FP32");
     assert_eq!(config["dynamic_batching"]["max_queue_delay_microseconds"], 500);
+    assert_eq!(
+        (&config["platform"], &config["backend"]),
+        (&json!("onnxruntime_onnx"), &json!("onnxruntime"))
+    );
+    assert_eq!(config["input"][0]["format"], "FORMAT_NCHW");
+    assert_eq!(config["input"][1]["format"], "FORMAT_NONE");
+    assert_eq!(config["output"][0]["label_filename"], "sums.txt");
+    assert_eq!(
+        (&config["instance_group"][0]["count"], &config["instance_group"][0]["kind"]),
+        (&json!(2), &json!("KIND_CPU"))
+    );
+    assert_eq!(config["default_model_filename"], "model.onnx");
+    assert_eq!(config["optimization"]["priority"], "PRIORITY_DEFAULT");
+    let scalar = server.get("/v2/models/scalar/config").await.json();
+    assert_eq!(
+        (&scalar["input"][0]["dims"], &scalar["input"][0]["reshape"]),
+        (&json!([1]), &json!({"shape": []}))
+    );
     assert!(server.get("/v2/models/echo/config").await.json().get("dynamic_batching").is_none());
 }
 
@@ -68,8 +87,10 @@ async fn statistics_are_told_of_one_task_or_of_all() {
     assert_eq!((&statistics["name"], &statistics["inference_count"]), (&json!("add"), &json!(5)));
     assert_eq!(statistics["inference_stats"]["success"], json!({"count": 3, "ns": 4500}));
     assert_eq!(statistics["inference_stats"]["cache_miss"]["count"], 0);
+    assert_eq!(statistics["batch_stats"][0]["batch_size"], 4);
+    assert_eq!(statistics["batch_stats"][0]["compute_infer"], json!({"count": 2, "ns": 900}));
     let all = server.get("/v2/models/stats").await.json();
-    assert_eq!(all["model_stats"].as_array().unwrap().len(), 4);
+    assert_eq!(all["model_stats"].as_array().unwrap().len(), 6);
     assert_eq!(server.get("/v2/models/nobody/stats").await.status, StatusCode::NOT_FOUND);
 }
 
@@ -146,7 +167,7 @@ async fn classes_come_in_place_of_scores() {
     request["outputs"] = json!([{"name": "sum", "parameters": {"classification": 2}}]);
     let json = server.infer("add", &request).await.json();
     let expected = json!({"name": "sum", "datatype": "BYTES", "shape": [1, 2],
-                          "data": ["3.500000:2", "2.500000:1"]});
+                          "data": ["3.500000:2", "2.500000:1:one"]});
     assert_eq!(json["outputs"][0], expected);
 }
 
@@ -162,8 +183,22 @@ async fn a_body_without_json_is_the_one_input() {
     assert_eq!(tensors, body);
     let short = server.call(Method::POST, path, &headers, vec![0; 8]).await;
     assert!(short.error().contains("needs 12 bytes, got 8"), "{}", short.error());
+    // Where more is open than the length can tell, the batch has one row.
+    let path = "/v2/models/open/infer";
+    let reply = server.call(Method::POST, path, &headers, f32_bytes(&[0.0; 6])).await;
+    assert_eq!(reply.split().0["outputs"][0]["shape"], json!([1, 2, 3]));
     let two = server.call(Method::POST, "/v2/models/add/infer", &headers, body).await;
     assert!(two.error().contains("one input"));
+}
+
+#[tokio::test]
+async fn an_element_without_dimensions_may_come_with_one() {
+    let server = Server::new();
+    for shape in [json!([2]), json!([2, 1])] {
+        let input = json!({"name": "x", "datatype": "FP32", "shape": shape, "data": [1, 2]});
+        let json = server.infer("scalar", &json!({"inputs": [input]})).await.json();
+        assert_eq!(json["outputs"][0]["shape"], json!([2]));
+    }
 }
 
 #[tokio::test]
@@ -238,9 +273,20 @@ async fn the_repository_is_listed_loaded_and_unloaded() {
     let unknown = server.post("/v2/repository/models/nobody/load", "").await;
     assert_eq!(unknown.status, StatusCode::NOT_FOUND);
     assert!(unknown.error().contains("nobody"));
-    let body = "{\"parameters\": {\"config\": \"{}\"}}";
-    let configured = server.post("/v2/repository/models/late/load", body).await;
-    assert_eq!(configured.status, StatusCode::NOT_IMPLEMENTED);
+    let nobody = server.post("/v2/repository/models/nobody/unload", "").await;
+    assert_eq!(nobody.status, StatusCode::OK);
+    let body = json!({"parameters": {"config": "{}", "file:1/model.onnx": "AQID", "mine": 1}});
+    let loaded = server.post("/v2/repository/models/late/load", body.to_string()).await;
+    assert_eq!(loaded.status, StatusCode::OK);
+    let overrides = server.fake.overrides.lock().unwrap().clone();
+    assert_eq!(overrides.config.as_deref(), Some("{}"));
+    assert_eq!(overrides.files["1/model.onnx"], [1, 2, 3][..]);
+    for (name, value) in [("config", json!({})), ("file:1/model.onnx", json!("!"))] {
+        let body = json!({"parameters": {name: value}});
+        let refused = server.post("/v2/repository/models/late/load", body.to_string()).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+        assert!(refused.error().contains(name), "{}", refused.error());
+    }
     let broken = server.post("/v2/repository/index", "{ready").await;
     assert!(broken.error().contains("line 1 column 2"), "{}", broken.error());
 }

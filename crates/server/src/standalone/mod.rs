@@ -1,10 +1,12 @@
 //! The role with all parts in one process: what `tessera serve` runs.
 
+mod loaded_model;
 mod local_site;
 mod managed_site;
 mod service;
 mod site_sample;
 mod site_status;
+mod task_descriptions;
 
 pub use local_site::LocalSite;
 pub use managed_site::{ManagedSite, ManagedSiteConfig};
@@ -28,6 +30,7 @@ use crate::shutdown::{ShutdownSignal, ShutdownTrigger, shutdown_channel};
 use crate::state_folder::create_state_folder;
 use crate::telemetry::{TelemetryConfig, serve_telemetry};
 use service::SiteService;
+use task_descriptions::TaskDescriptions;
 
 /// How long connections may take to close once everything is answered.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
@@ -124,6 +127,7 @@ impl StandaloneConfig {
             manager: site.manager().clone(),
             repository: self.repository.clone(),
             is_up: Arc::clone(&is_up),
+            descriptions: TaskDescriptions::default(),
         };
         let running = listeners.serve_parts(service, &site, &telemetry, &closed)?;
         let Self { models, repository, drain, .. } = self;
@@ -140,8 +144,9 @@ impl StandaloneConfig {
         self.models.note_unreadable(&mut wrong);
         match (http, grpc, metrics, rest) {
             (Some(http), Some(grpc), Some(metrics), Some(rest)) if wrong.is_empty() => {
-                let log = self.gateway.log.clone();
-                Ok(BoundListeners { gateway: BoundGateway { http, grpc, log }, metrics, rest })
+                let GatewayConfig { log, .. } = self.gateway.clone();
+                let gateway = BoundGateway { http, grpc, log };
+                Ok(BoundListeners { gateway, metrics, rest })
             }
             _ => Err(Error::usage(wrong.join("; "))),
         }

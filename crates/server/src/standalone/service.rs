@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tessera_control::{Manager, TaskDefinition};
 use tessera_core::{DType, Error, ErrorKind, Result, TensorMut};
 use tessera_dispatch::{InferenceRequest, InferenceResponse, Refusal, TaskEntry, TaskStatistics};
-use tessera_gateway::{InferenceService, ServiceFuture, TaskInfo, TaskState};
+use tessera_gateway::{InferenceService, LoadOverrides, ServiceFuture, TaskInfo, TaskState};
 use tessera_repository::Repository;
 
+use super::loaded_model::store_loaded_model;
 use super::local_site::LocalSite;
+use super::task_descriptions::{TaskDescriptions, read_description};
 
 /// Answers requests with what runs at a site.
 pub(super) struct SiteService {
@@ -19,6 +21,8 @@ pub(super) struct SiteService {
     pub(super) repository: PathBuf,
     /// Whether what was asked for at the start runs.
     pub(super) is_up: Arc<AtomicBool>,
+    /// What clients are told of tasks beside what they take and give.
+    pub(super) descriptions: TaskDescriptions,
 }
 
 impl SiteService {
@@ -39,6 +43,10 @@ impl SiteService {
             outputs: route.outputs.clone(),
             max_batch_size: route.max_rows,
             batching: batching.map(|batching| (batching.max_rows, batching.max_wait)),
+            description: self.descriptions.find_or_read(&route.task, &route.version, || {
+                let task = self.manager.task_definition(&route.task);
+                read_description(&self.repository, self.manager.task_defaults(), task.as_ref())
+            }),
         }
     }
 
@@ -55,6 +63,7 @@ impl SiteService {
             outputs: Vec::new(),
             max_batch_size: 0,
             batching: None,
+            description: Arc::default(),
         })
         .collect()
     }
@@ -98,12 +107,27 @@ impl InferenceService for SiteService {
         Box::pin(self.site.dispatcher().infer(request))
     }
 
-    fn load_task<'a>(&'a self, name: &'a str) -> ServiceFuture<'a, Result<()>> {
+    fn load_task<'a>(
+        &'a self,
+        name: &'a str,
+        overrides: LoadOverrides,
+    ) -> ServiceFuture<'a, Result<()>> {
         Box::pin(async move {
-            if self.site.dispatcher().find_task(name, "").is_ok() {
+            let is_plain = overrides.config.is_none() && overrides.files.is_empty();
+            if is_plain && self.site.dispatcher().find_task(name, "").is_ok() {
                 return Ok(());
             }
-            let loaded = self.manager.put_task(name, TaskDefinition::of_model(name)).await;
+            let task = if is_plain {
+                TaskDefinition::of_model(name)
+            } else {
+                let (repository, model) = (self.repository.clone(), name.to_owned());
+                let store = move || store_loaded_model(&repository, &model, &overrides);
+                let stored = tokio::task::spawn_blocking(store).await;
+                stored.map_err(|error| Error::engine(format!("model \"{name}\": {error}")))??
+            };
+            let loaded = self.manager.put_task(name, task).await;
+            // Labels may be others for the same version.
+            self.descriptions.forget_task(name);
             loaded.map(drop).map_err(|error| match error.kind() {
                 // As the protocol has it: a model that can't be loaded is a bad request.
                 ErrorKind::NotFound => {
@@ -115,6 +139,12 @@ impl InferenceService for SiteService {
     }
 
     fn unload_task<'a>(&'a self, name: &'a str) -> ServiceFuture<'a, Result<()>> {
-        Box::pin(async move { self.manager.remove_task(name).await.map(drop) })
+        Box::pin(async move {
+            match self.manager.remove_task(name).await {
+                // As it should be, whoever saw to it.
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                removed => removed.map(drop),
+            }
+        })
     }
 }
