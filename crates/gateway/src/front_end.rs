@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use tessera_core::{Result, Tensor};
+use tessera_core::{ErrorKind, Result, Tensor};
 
 use crate::protocol::{
     InputHeader, RegionRange, RequestedOutput, SERVER_NAME, check_requested, reshape_inputs,
+    triton_wording,
 };
 use crate::regions::SharedRegions;
 use crate::service::{InferenceService, LoadOverrides, TaskInfo};
@@ -26,12 +27,14 @@ pub struct FrontEndOptions {
     pub shared_memory: Arc<SharedRegions>,
     /// What is logged and traced, which clients may change.
     pub settings: Arc<ServerSettings>,
+    /// Whether the server calls itself `triton` and words common errors as Triton does.
+    pub triton_names: bool,
 }
 
 impl Default for FrontEndOptions {
     fn default() -> Self {
         let (shared_memory, settings) = (Arc::default(), Arc::default());
-        Self { largest_body: LARGEST_BODY, shared_memory, settings }
+        Self { largest_body: LARGEST_BODY, shared_memory, settings, triton_names: false }
     }
 }
 
@@ -48,12 +51,17 @@ impl FrontEnd {
 
     /// What the server is called.
     pub(crate) fn server_name(&self) -> &'static str {
-        SERVER_NAME
+        if self.options.triton_names { "triton" } else { SERVER_NAME }
     }
 
     /// A task; `NotFound` names the task or the version that is not there.
     pub(crate) fn find_task(&self, name: &str, version: &str) -> Result<TaskInfo> {
-        self.service.find_task(name, version)
+        self.service.find_task(name, version).map_err(|error| match error.kind() {
+            ErrorKind::NotFound if self.options.triton_names => {
+                triton_wording::unknown_model(name, version)
+            }
+            _ => error,
+        })
     }
 
     /// Refuses outputs that the task does not have and those that are asked for twice.
@@ -62,21 +70,33 @@ impl FrontEnd {
         task: &TaskInfo,
         requested: &[RequestedOutput],
     ) -> Result<()> {
+        if self.options.triton_names {
+            triton_wording::check_outputs(task, requested)?;
+        }
         check_requested(requested, task)
     }
 
-    /// The inputs as the task has them. Whether they are its own the service sees.
+    /// The inputs as the task has them. Whether they are its own the service sees, unless that is
+    /// to be said in other words.
     pub(crate) fn fit_inputs(
         &self,
         task: &TaskInfo,
-        _id: &str,
+        id: &str,
         inputs: Vec<(String, Tensor)>,
     ) -> Result<Vec<(String, Tensor)>> {
-        reshape_inputs(task, inputs)
+        let inputs = reshape_inputs(task, inputs)?;
+        if self.options.triton_names {
+            triton_wording::check_inputs(task, id, &inputs)?;
+        }
+        Ok(inputs)
     }
 
     /// Loads a model, and waits until it answers.
     pub(crate) async fn load_task(&self, name: &str, overrides: LoadOverrides) -> Result<()> {
+        let is_known = || self.service.list_tasks().iter().any(|task| task.name == name);
+        if self.options.triton_names && overrides.files.is_empty() && !is_known() {
+            return Err(triton_wording::missing_model(name));
+        }
         self.service.load_task(name, overrides).await
     }
 

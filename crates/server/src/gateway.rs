@@ -62,6 +62,8 @@ pub struct GatewayConfig {
     pub grpc: ListenSetting,
     /// What is logged, which clients may change.
     pub log: LogControl,
+    /// Whether the server calls itself `triton` and words common errors as Triton does.
+    pub triton_names: bool,
 }
 
 /// Front ends whose sockets are bound.
@@ -69,6 +71,7 @@ pub(crate) struct BoundGateway {
     pub(crate) http: Listener,
     pub(crate) grpc: Listener,
     pub(crate) log: LogControl,
+    pub(crate) triton_names: bool,
 }
 
 impl BoundGateway {
@@ -79,7 +82,8 @@ impl BoundGateway {
         closed: &ShutdownSignal,
     ) -> Result<[RunningListener; 2]> {
         let settings = Arc::new(ServerSettings::new(self.log));
-        let front = FrontEndOptions { settings, ..FrontEndOptions::default() };
+        let triton_names = self.triton_names;
+        let front = FrontEndOptions { settings, triton_names, ..FrontEndOptions::default() };
         let http = http_router(Arc::clone(&service), front.clone());
         let grpc = grpc_router(service, front)?;
         Ok([self.http.serve_router(http, closed), self.grpc.serve_router(grpc, closed)])

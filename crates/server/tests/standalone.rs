@@ -42,6 +42,7 @@ fn empty_server(repository: &Path) -> StandaloneConfig {
             http: any_port("http"),
             grpc: any_port("grpc"),
             log: LogControl::default(),
+            triton_names: false,
         },
         telemetry: TelemetryConfig::default(),
         metrics: any_port("metrics"),

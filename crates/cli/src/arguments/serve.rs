@@ -69,6 +69,9 @@ pub(crate) struct ServeArguments {
     /// Port of the control plane
     #[arg(long, default_value_t = 8003, value_name = "PORT")]
     pub(crate) control: u16,
+    /// Call the server triton, and word common errors as Triton does, for scripts that compare them
+    #[arg(long)]
+    pub(crate) triton_names: bool,
     /// thread: units run on threads of the server; process: each in a process of its own
     #[arg(long, default_value = "thread", value_name = "HOW", value_parser = parse_isolation)]
     pub(crate) isolation: Isolation,
@@ -188,6 +191,7 @@ impl ServeArguments {
                 http: listen_on("--http", self.http),
                 grpc: listen_on("--grpc", self.grpc),
                 log,
+                triton_names: self.triton_names,
             },
             telemetry: TelemetryConfig {
                 traces: self.traces.clone(),

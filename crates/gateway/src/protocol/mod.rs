@@ -12,6 +12,7 @@ mod region_range;
 mod response_parameters;
 mod strings;
 mod trace;
+pub(crate) mod triton_wording;
 
 pub use datatype::config_type_name;
 pub(crate) use datatype::{datatype_name, is_json};

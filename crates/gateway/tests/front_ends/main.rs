@@ -12,3 +12,4 @@ mod http;
 mod reflection;
 mod settings;
 mod shared_memory;
+mod triton_names;

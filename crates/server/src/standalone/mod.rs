@@ -144,8 +144,8 @@ impl StandaloneConfig {
         self.models.note_unreadable(&mut wrong);
         match (http, grpc, metrics, rest) {
             (Some(http), Some(grpc), Some(metrics), Some(rest)) if wrong.is_empty() => {
-                let GatewayConfig { log, .. } = self.gateway.clone();
-                let gateway = BoundGateway { http, grpc, log };
+                let GatewayConfig { log, triton_names, .. } = self.gateway.clone();
+                let gateway = BoundGateway { http, grpc, log, triton_names };
                 Ok(BoundListeners { gateway, metrics, rest })
             }
             _ => Err(Error::usage(wrong.join("; "))),
