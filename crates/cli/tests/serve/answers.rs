@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use crate::http::call;
-use crate::models::{WIDTH, difference, fork, layers, numbers, product, row, scaled, several};
+use crate::models::{
+    WIDTH, difference, fork, layers, numbers, product, row, scaled, several, with_exit,
+};
 use crate::server::{Input, Place, assert_close, at_once};
 
 /// Serves models of several kinds, and compares what they answer.
@@ -178,8 +180,15 @@ fn a_request_that_makes_no_sense_is_refused_with_what_would() {
 fn a_batch_without_rows_has_an_answer_without_rows() {
     let place = Place::new();
     let chain = place.model("chain", &layers(&[0, 1]));
+    let leaving = place.model_with_exit("leaving", &with_exit(), 0.5);
     for isolation in ["thread", "process"] {
-        let server = place.serve(&[&chain, "--isolation", isolation]);
+        let server = place.serve(&[&chain, &leaving, "--isolation", isolation]);
+        let empty = json!({"inputs": [
+            {"name": "x", "shape": [0, 8], "datatype": "FP32", "data": []},
+        ]});
+        let path = "/v2/models/leaving/infer";
+        let answer = call(&server.http, "POST", path, &empty.to_string()).ok();
+        assert_eq!(answer["outputs"][0]["shape"][0], 0, "{answer}");
         let empty = json!({"inputs": [
             {"name": "x", "shape": [0, 64], "datatype": "FP32", "data": []},
         ]});

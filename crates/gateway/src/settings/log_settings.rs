@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(settings.current_values()[1], ("log_info", LogValue::Flag(false)));
         settings.change_values([flag("log_info", true)]).unwrap();
         let verbose = ("log_verbose_level".to_owned(), LogValue::Number(1));
-        settings.change_values([verbose.clone()]).unwrap();
+        settings.change_values([verbose]).unwrap();
         assert_eq!(settings.current_values()[4], ("log_verbose_level", LogValue::Number(1)));
         let off = ["log_info", "log_warning", "log_error"].map(|name| flag(name, false));
         let quiet = ("log_verbose_level".to_owned(), LogValue::Number(0));
