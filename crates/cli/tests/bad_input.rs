@@ -425,7 +425,7 @@ fn a_folder_that_is_no_repository_is_refused_and_left_as_it_is() {
 #[test]
 fn a_name_that_is_no_file_name_is_refused_before_anything_is_made() {
     let folder = with_small();
-    for name in ["../outside", "", ".hidden", "a/b", "a b"] {
+    for name in ["../outside", "", ".hidden", "a/b", "a\nb"] {
         let arguments = ["split", "small.onnx", "--repo", "repository", "--name", name];
         refuse(folder.path(), &arguments, &["name"]);
     }

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod byte_size;
 mod engine_arguments;
 mod image_file;
 pub mod inputs;
@@ -16,6 +17,7 @@ mod parsers;
 pub mod problem_file;
 mod time_limit;
 
+pub use byte_size::parse_byte_size;
 pub use engine_arguments::{CudaArguments, EngineArguments};
 pub use model_arguments::{ModelArguments, RepositoryArgument, SplitArguments, parse_shapes};
 pub use parsers::{flag_error, parse_engine, parse_isolation, parse_seconds};

@@ -20,7 +20,8 @@
 //! | 16 | 2 | bytes of the reply inbox's name |
 //! | 18 | 2 | bytes of the reason, for an outcome that has one |
 //! | 20 | 4 | offset of the names |
-//! | 24 | 40 each | per hop, what it took |
+//! | 24 | 8 | how long after it was accepted it is its turn, in nanoseconds |
+//! | 32 | 40 each | per hop, what it took |
 //! | | 24 each | per hop, what it is |
 //! | | | per hop: the inputs and the tensors kept (2 bytes each), the instance's name |
 //! | | | the reply inbox's name, then the reason |
@@ -38,9 +39,9 @@ use tessera_core::{Error, Result};
 use tessera_graph::ScoreKind;
 
 /// The version of the layout.
-const ROUTE_VERSION: u16 = 1;
+const ROUTE_VERSION: u16 = 2;
 
-const PREFIX_BYTES: usize = 24;
+const PREFIX_BYTES: usize = 32;
 const TIMING_BYTES: usize = 40;
 const HOP_BYTES: usize = 24;
 
@@ -114,6 +115,8 @@ pub enum ReplyOutcome {
     Lost(String),
     /// It can't be answered.
     Failed(String),
+    /// It asks for something that makes no sense for the unit of this hop.
+    Refused(String),
 }
 
 /// A hop as the header has it, read in place.
@@ -250,6 +253,19 @@ impl SourceRoute {
         (0..self.hops_made()).filter_map(|index| self.timing(index)).collect()
     }
 
+    /// The same route with a turn: so many nanoseconds after it was accepted. Whoever has several to
+    /// choose from takes the one first whose turn comes first.
+    #[must_use]
+    pub fn with_turn(mut self, after: u64) -> Self {
+        put(&mut self.0, 24, &after.to_le_bytes());
+        self
+    }
+
+    /// How long after it was accepted it is its turn, in nanoseconds.
+    pub fn turn(&self) -> u64 {
+        self.0.get(24..32).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
+    }
+
     /// The same route for the message that brings the reply.
     #[must_use]
     pub fn with_outcome(&self, outcome: &ReplyOutcome) -> Self {
@@ -260,6 +276,7 @@ impl SourceRoute {
             ReplyOutcome::Late => (4, 0, ""),
             ReplyOutcome::Lost(reason) => (5, 0, reason.as_str()),
             ReplyOutcome::Failed(reason) => (6, 0, reason.as_str()),
+            ReplyOutcome::Refused(reason) => (7, 0, reason.as_str()),
         };
         let reason = &reason[..reason.floor_char_boundary(MAX_REASON_BYTES)];
         let mut bytes = self.0.clone();
@@ -287,6 +304,7 @@ impl SourceRoute {
             4 => Some(ReplyOutcome::Late),
             5 => Some(ReplyOutcome::Lost(reason())),
             6 => Some(ReplyOutcome::Failed(reason())),
+            7 => Some(ReplyOutcome::Refused(reason())),
             _ => None,
         }
     }
@@ -495,6 +513,7 @@ mod tests {
             ReplyOutcome::Late,
             ReplyOutcome::Lost("a, b".to_owned()),
             ReplyOutcome::Failed(String::new()),
+            ReplyOutcome::Refused("too small".to_owned()),
         ];
         let mut reply = route.clone();
         for outcome in outcomes {

@@ -18,6 +18,7 @@ mod rten_engine;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut};
 
@@ -26,8 +27,8 @@ pub use cuda_options::{ConvolutionSearch, CudaOptions};
 pub use device_weights::DeviceWeightsStatus;
 pub use engine_choice::{EngineName, choose_engine};
 pub use file_mapping::{FileMapping, SharedFileMapping};
-pub use host_allocator::{give_large_memory_back, release_freed_memory};
-pub use onnxruntime::{OnnxRuntime, find_library};
+pub use host_allocator::{give_large_memory_back, release_freed_memory, release_grown_memory};
+pub use onnxruntime::{OnnxRuntime, find_library, limit_run_memory};
 pub use program::{Program, ProgramWeight};
 pub use rten_engine::Rten;
 pub use tessera_cuda::{
@@ -103,6 +104,9 @@ pub trait Engine: Send + Sync {
         options: &LoadOptions,
     ) -> Result<Box<dyn EngineSession>>;
 
+    /// Gives memory that runs needed for themselves, and none needs now, back to the system.
+    fn release_idle_memory(&self) {}
+
     /// Which weights are on devices with memory of their own, for as long as somebody has them
     /// loaded.
     fn list_device_weights(&self) -> Vec<DeviceWeightsStatus> {
@@ -110,13 +114,22 @@ pub trait Engine: Send + Sync {
     }
 }
 
+/// Ends runs of a session from another thread.
+pub trait RunTerminator: Send + Sync {
+    /// Has a run that is under way end with an error before its next operator. Where none is,
+    /// nothing happens: the next one is not affected.
+    fn terminate_run(&self);
+}
+
 /// A loaded block.
 pub trait EngineSession: Send {
     /// Whether a run computes into the memory that it is given, or copies its result there.
     fn computes_in_place(&self) -> bool;
 
-    /// Has the next run give the memory that it needed for itself back to the system at its end.
-    fn release_memory(&mut self) {}
+    /// What ends a run of it from another thread, where the engine can.
+    fn run_terminator(&self) -> Option<Arc<dyn RunTerminator>> {
+        None
+    }
 
     /// Runs the block.
     ///

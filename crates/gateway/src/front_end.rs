@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tessera_core::{ErrorKind, Result, Tensor};
 
+use crate::byte_budget::ByteBudget;
+use crate::long_work::LongWork;
 use crate::protocol::{
     InputHeader, RegionRange, RequestedOutput, SERVER_NAME, check_requested, reshape_inputs,
     triton_wording,
@@ -23,6 +25,8 @@ const LARGEST_BODY: usize = 1 << 30;
 pub struct FrontEndOptions {
     /// Most bytes of a request, after decompression, and of a gRPC response.
     pub largest_body: usize,
+    /// The bytes of requests and answers under way.
+    pub budget: Arc<ByteBudget>,
     /// The regions of shared memory that clients have registered.
     pub shared_memory: Arc<SharedRegions>,
     /// What is logged and traced, which clients may change.
@@ -33,8 +37,13 @@ pub struct FrontEndOptions {
 
 impl Default for FrontEndOptions {
     fn default() -> Self {
-        let (shared_memory, settings) = (Arc::default(), Arc::default());
-        Self { largest_body: LARGEST_BODY, shared_memory, settings, triton_names: false }
+        Self {
+            largest_body: LARGEST_BODY,
+            budget: Arc::default(),
+            shared_memory: Arc::default(),
+            settings: Arc::default(),
+            triton_names: false,
+        }
     }
 }
 
@@ -42,11 +51,13 @@ impl Default for FrontEndOptions {
 pub(crate) struct FrontEnd {
     pub(crate) service: Arc<dyn InferenceService>,
     pub(crate) options: FrontEndOptions,
+    /// What takes long.
+    pub(crate) long_work: LongWork,
 }
 
 impl FrontEnd {
     pub(crate) fn new(service: Arc<dyn InferenceService>, options: FrontEndOptions) -> Arc<Self> {
-        Arc::new(Self { service, options })
+        Arc::new(Self { service, options, long_work: LongWork::default() })
     }
 
     /// What the server is called.

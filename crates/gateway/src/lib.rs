@@ -2,19 +2,22 @@
 
 #![forbid(unsafe_code)]
 
+mod byte_budget;
 mod front_end;
 mod grpc;
 mod http;
+mod long_work;
 mod protocol;
 mod regions;
 mod service;
 mod settings;
 
+pub use byte_budget::{AnswerLease, ByteBudget, ConnectionBytes};
 pub use front_end::FrontEndOptions;
 pub use grpc::{generated as inference, grpc_router};
 pub use http::http_router;
 pub use protocol::config_type_name;
-pub use regions::SharedRegions;
+pub use regions::{RegionRules, SharedRegions};
 pub use service::{
     InferenceService, LoadOverrides, OutputLabels, ServiceFuture, TaskDescription, TaskInfo,
     TaskState,

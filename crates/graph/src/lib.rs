@@ -30,6 +30,7 @@ mod partition;
 mod precision;
 mod recomputed;
 mod rows;
+mod run_forecast;
 mod share;
 mod size_estimate;
 mod topological_order;
@@ -54,5 +55,6 @@ pub use partition::{
 };
 pub use precision::Precision;
 pub use rows::{RowObstacle, RowProof, prove_rows};
+pub use run_forecast::RunForecast;
 pub use share::{SharedModel, SharedPartitions, share_blocks};
 pub use unshared::{UnsharedWeights, find_unshared};

@@ -6,8 +6,10 @@
 
 mod json_response;
 mod status;
+mod tokens;
 mod web_access;
 
 pub use json_response::{JSON_MEDIA_TYPE, json_response};
 pub use status::{grpc_code, http_status, retry_after_seconds};
+pub use tokens::{Role, TokenHolder, Tokens};
 pub use web_access::WebAccess;

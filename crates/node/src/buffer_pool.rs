@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use tessera_core::{
     DType, HostBuffer, MemoryLocation, Region, Result, TensorMut, element_count, lock,
@@ -14,10 +15,54 @@ use tessera_core::{
 /// Buffers of one size that are kept for the next run; more than these are given back.
 const MOST_KEPT: usize = 8;
 
-/// Buffers that are free, by size.
+/// Bytes of buffers of all sizes that are kept; what is more is given back at once.
+const MOST_KEPT_BYTES: usize = 256 << 20;
+
+/// Buffers that are free.
 #[derive(Default)]
 pub(crate) struct BufferPool {
-    free: Mutex<HashMap<usize, Vec<HostBuffer>>>,
+    free: Mutex<FreeBuffers>,
+}
+
+/// Buffers that are free, by size; each with the time since when it is.
+#[derive(Default)]
+struct FreeBuffers {
+    by_size: HashMap<usize, Vec<(Instant, HostBuffer)>>,
+    bytes: usize,
+}
+
+impl FreeBuffers {
+    /// The one that was in use last: its memory is in the caches still.
+    fn take(&mut self, len: usize) -> Option<HostBuffer> {
+        let (_, buffer) = self.by_size.get_mut(&len)?.pop()?;
+        self.bytes -= len;
+        Some(buffer)
+    }
+
+    /// Keeps a buffer, or returns it where there are enough.
+    fn keep(&mut self, buffer: HostBuffer) -> Option<HostBuffer> {
+        let len = buffer.byte_len();
+        let same = self.by_size.entry(len).or_default();
+        if same.len() >= MOST_KEPT || self.bytes.saturating_add(len) > MOST_KEPT_BYTES {
+            return Some(buffer);
+        }
+        same.push((Instant::now(), buffer));
+        self.bytes += len;
+        None
+    }
+
+    /// Takes those out that have been free for at least this long.
+    fn take_idle(&mut self, idle: Duration) -> Vec<HostBuffer> {
+        let mut taken = Vec::new();
+        for same in self.by_size.values_mut() {
+            // The first has been free for longest.
+            let count = same.iter().take_while(|(since, _)| since.elapsed() >= idle).count();
+            taken.extend(same.drain(..count).map(|(_, buffer)| buffer));
+        }
+        self.by_size.retain(|_, same| !same.is_empty());
+        self.bytes -= taken.iter().map(Region::byte_len).sum::<usize>();
+        taken
+    }
 }
 
 impl BufferPool {
@@ -30,14 +75,17 @@ impl BufferPool {
         shape: &[usize],
     ) -> Result<TensorMut> {
         let len = element_count(shape).and_then(|count| dtype.byte_len(count)).unwrap_or(0);
-        let free = self.lock_free_buffers().get_mut(&len).and_then(Vec::pop);
+        let free = lock(&self.free).take(len);
         let buffer = Some(free.unwrap_or_else(|| HostBuffer::new(len)));
         let pooled = PooledBuffer { buffer, pool: Arc::downgrade(self) };
         TensorMut::from_buffer(dtype, shape, Box::new(pooled))
     }
 
-    fn lock_free_buffers(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Vec<HostBuffer>>> {
-        lock(&self.free)
+    /// Gives back what has been free for at least this long.
+    pub(crate) fn release_idle_memory(&self, idle: Duration) {
+        let idle = lock(&self.free).take_idle(idle);
+        // Not under the lock: it takes a while.
+        drop(idle);
     }
 }
 
@@ -50,11 +98,8 @@ struct PooledBuffer {
 impl Drop for PooledBuffer {
     fn drop(&mut self) {
         if let (Some(buffer), Some(pool)) = (self.buffer.take(), self.pool.upgrade()) {
-            let mut free = pool.lock_free_buffers();
-            let same = free.entry(buffer.byte_len()).or_default();
-            if same.len() < MOST_KEPT {
-                same.push(buffer);
-            }
+            let surplus = lock(&pool.free).keep(buffer);
+            drop(surplus);
         }
     }
 }
@@ -98,6 +143,24 @@ mod tests {
         let many: Vec<_> =
             (0..10).map(|_| pool.allocate_tensor(DType::U8, &[100]).unwrap()).collect();
         drop(many);
-        assert_eq!(pool.lock_free_buffers()[&100].len(), MOST_KEPT);
+        assert_eq!(lock(&pool.free).by_size[&100].len(), MOST_KEPT);
+        let large: Vec<_> = (1..4)
+            .map(|number| pool.allocate_tensor(DType::U8, &[(100 << 20) + number]).unwrap())
+            .collect();
+        drop(large);
+        assert_eq!(lock(&pool.free).bytes, MOST_KEPT * 100 + (200 << 20) + 3, "of all sizes");
+    }
+
+    #[test]
+    fn what_is_idle_is_given_back() {
+        let pool = Arc::new(BufferPool::default());
+        let sizes = [100, 200, 300];
+        let all = sizes.map(|size| pool.allocate_tensor(DType::U8, &[size]).unwrap());
+        drop(all);
+        pool.release_idle_memory(Duration::from_secs(60));
+        assert_eq!(lock(&pool.free).bytes, 600);
+        pool.release_idle_memory(Duration::ZERO);
+        assert_eq!(lock(&pool.free).bytes, 0);
+        assert!(lock(&pool.free).by_size.is_empty());
     }
 }

@@ -17,8 +17,11 @@ mod memory;
 mod model_loader;
 mod model_run;
 mod permits;
+mod process_limits;
 mod process_protocol;
 mod program_source;
+mod run_memory;
+mod run_watch;
 mod supervisor;
 mod unit;
 mod unit_blocks;
@@ -37,9 +40,11 @@ pub use model_loader::{LoadedModel, ModelLoader};
 pub use model_run::{ExitPolicy, ExitTaken, RunResult};
 pub use permits::{CorePermit, CorePermits, MachineCorePermits};
 pub use program_source::ProgramSource;
+pub use run_memory::RunMemory;
+pub use run_watch::RunWatch;
 pub use supervisor::{
     DetachedInstances, InstanceStatus, NodeEvent, NodeOptions, NodeSupervisor, PingResult,
-    UnitFacts,
+    RunLimits, UnitFacts,
 };
 pub use unit::LoadedUnit;
 pub use unit_process::run_unit_process;

@@ -33,14 +33,35 @@ pub trait CorePermits: Send + Sync {
 /// The right to run on so many cores, given back when dropped.
 pub struct CorePermit {
     cores: NonZeroUsize,
+    giving_back: Arc<Mutex<GivingBack>>,
+}
+
+/// How a permit is given back; each part once.
+#[derive(Default)]
+struct GivingBack {
     on_finished: Option<Box<dyn FnOnce() + Send>>,
     on_release: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// Takes a permit back that its owner does not give back.
+pub(crate) struct PermitRevoker(Arc<Mutex<GivingBack>>);
+
+impl PermitRevoker {
+    /// Takes it back, unless it was given back.
+    pub(crate) fn revoke(&self) {
+        give_back(&self.0);
+    }
+}
+
+fn give_back(giving_back: &Mutex<GivingBack>) {
+    let GivingBack { on_finished, on_release } = std::mem::take(&mut *lock(giving_back));
+    on_finished.into_iter().chain(on_release).for_each(|call| call());
 }
 
 impl CorePermit {
     /// For a run that needs a core for no longer than it takes to begin it.
     pub(crate) fn not_needed() -> Self {
-        Self { cores: NonZeroUsize::MIN, on_finished: None, on_release: None }
+        Self { cores: NonZeroUsize::MIN, giving_back: Arc::default() }
     }
 
     pub(crate) fn new(
@@ -48,17 +69,23 @@ impl CorePermit {
         on_finished: impl FnOnce() + Send + 'static,
         on_release: impl FnOnce() + Send + 'static,
     ) -> Self {
-        Self {
-            cores,
+        let giving_back = GivingBack {
             on_finished: Some(Box::new(on_finished)),
             on_release: Some(Box::new(on_release)),
-        }
+        };
+        Self { cores, giving_back: Arc::new(Mutex::new(giving_back)) }
+    }
+
+    /// What takes it back where its owner never does.
+    pub(crate) fn revoker(&self) -> PermitRevoker {
+        PermitRevoker(Arc::clone(&self.giving_back))
     }
 
     /// The run is over. Its cores are kept until the permit is dropped, but nobody who wants to run
     /// counts it any more: the next unit of the same request must not take it for somebody else's.
     pub fn finish_run(&mut self) {
-        if let Some(on_finished) = self.on_finished.take() {
+        let on_finished = lock(&self.giving_back).on_finished.take();
+        if let Some(on_finished) = on_finished {
             on_finished();
         }
     }
@@ -71,10 +98,7 @@ impl CorePermit {
 
 impl Drop for CorePermit {
     fn drop(&mut self) {
-        self.finish_run();
-        if let Some(on_release) = self.on_release.take() {
-            on_release();
-        }
+        give_back(&self.giving_back);
     }
 }
 

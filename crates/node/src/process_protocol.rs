@@ -16,6 +16,7 @@ use tessera_tensormq::{Address, Transport};
 
 use crate::calibration::Calibration;
 use crate::permits::{CorePermit, CorePermits, sizes_of_permits};
+use crate::supervisor::RunLimits;
 use crate::worker::Heartbeat;
 use tessera_core::lock;
 
@@ -69,6 +70,8 @@ pub(crate) struct StartUnit {
     pub(crate) peers: Vec<(String, Address)>,
     /// The way there, where it is not the fastest.
     pub(crate) transport: Option<Transport>,
+    /// What bounds its runs.
+    pub(crate) run_limits: RunLimits,
 }
 
 impl StartUnit {

@@ -28,7 +28,8 @@ impl LoadedUnit {
         resources: UnitResources,
         options: LoadOptions,
     ) -> Result<Self> {
-        let blocks = Arc::new(UnitBlocks::fetch(engine, source, unit, options)?);
+        let run_memory = Arc::clone(&resources.run_memory);
+        let blocks = Arc::new(UnitBlocks::fetch(engine, source, unit, options, run_memory)?);
         let executor = load_executor(Arc::clone(&blocks), unit.settings.isolation, resources)?;
         Ok(Self { blocks, executor })
     }
@@ -62,6 +63,11 @@ impl LoadedUnit {
         wait: Wait,
     ) -> Result<Vec<Tensor>> {
         self.executor.run_unit(threads, inputs, memory, wait)
+    }
+
+    /// Has its engine give back what no run needs.
+    pub(crate) fn release_idle_memory(&self) {
+        self.blocks.release_idle_memory();
     }
 
     /// Who runs it.

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex};
 use tessera_core::{ContentHash, DType, Device, Error, Result, Tensor, TensorMut, lock};
 use tessera_deploy::Unit;
 use tessera_engine::{Engine, EngineSession, LoadOptions, Program};
-use tessera_graph::{Block, BlockGraph, TensorSource, fuse_blocks};
+use tessera_graph::{Block, BlockGraph, RunForecast, TensorSource, fuse_blocks};
 use tessera_tensormq::Wait;
 
 use crate::ProgramSource;
 use crate::memory::TensorMemory;
+use crate::run_memory::{RunMemory, RunReservation};
 
-/// Shapes of inputs whose outputs are remembered; with more than this, none are.
+/// Shapes of inputs of which something is remembered.
 const MOST_SHAPES: usize = 256;
 
 /// The shape of each input or output.
@@ -35,6 +36,10 @@ pub(crate) struct UnitBlocks {
     is_fused: bool,
     /// What outputs look like, by what inputs look like. `None`: it depends on more than that.
     output_shapes: Mutex<HashMap<TensorShapes, Option<TensorShapes>>>,
+    /// Per block and shapes of its inputs, the bytes that a run takes.
+    forecasts: Mutex<HashMap<(usize, TensorShapes), u64>>,
+    /// What runs may take.
+    run_memory: Arc<RunMemory>,
 }
 
 impl UnitBlocks {
@@ -44,6 +49,7 @@ impl UnitBlocks {
         source: &dyn ProgramSource,
         unit: &Unit,
         options: LoadOptions,
+        run_memory: Arc<RunMemory>,
     ) -> Result<Self> {
         let options = LoadOptions { device: unit.settings.device, ..options };
         let members = unit
@@ -66,8 +72,17 @@ impl UnitBlocks {
             })
             .collect::<Result<Vec<_>>>()?;
         let is_fused = graph.blocks.len() < unit.graph.blocks.len();
-        let output_shapes = Mutex::default();
-        Ok(Self { engine, options, graph, programs, is_fused, output_shapes })
+        let (output_shapes, forecasts) = (Mutex::default(), Mutex::default());
+        Ok(Self {
+            engine,
+            options,
+            graph,
+            programs,
+            is_fused,
+            output_shapes,
+            forecasts,
+            run_memory,
+        })
     }
 
     /// Whether several blocks became one.
@@ -103,6 +118,18 @@ impl UnitBlocks {
         self.programs.iter().map(|program| self.engine.load_program(program, &options)).collect()
     }
 
+    /// Has the engine give memory back that no run needs.
+    pub(crate) fn release_idle_memory(&self) {
+        self.engine.release_idle_memory();
+    }
+
+    /// The same where this process has come to hold much, and its runs are small now.
+    pub(crate) fn release_grown_memory(&self) {
+        if self.run_memory.is_calm() {
+            tessera_engine::release_grown_memory(|| self.release_idle_memory());
+        }
+    }
+
     /// The outputs with the block that computes each, and its dtype.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = (TensorSource, DType)> {
         self.graph.outputs.iter().map(|(port, source)| (*source, port.tensor_type.dtype))
@@ -119,16 +146,14 @@ impl UnitBlocks {
 
     /// Remembers what outputs look like where inputs have these shapes.
     pub(crate) fn remember_output_shapes(&self, inputs: TensorShapes, outputs: &[Tensor]) {
-        let mut known = lock(&self.output_shapes);
-        if known.len() < MOST_SHAPES {
-            let is_bytes = outputs.iter().all(|output| output.dtype() != DType::String);
-            known.insert(inputs, is_bytes.then(|| input_shapes(outputs)));
-        }
+        let is_bytes = outputs.iter().all(|output| output.dtype() != DType::String);
+        let outputs = is_bytes.then(|| input_shapes(outputs));
+        remember_shapes(&mut lock(&self.output_shapes), inputs, outputs);
     }
 
     /// What outputs look like depends on more than these shapes.
     pub(crate) fn forget_output_shapes(&self, inputs: TensorShapes) {
-        lock(&self.output_shapes).insert(inputs, None);
+        remember_shapes(&mut lock(&self.output_shapes), inputs, None);
     }
 
     /// Memory for outputs of these shapes.
@@ -144,12 +169,30 @@ impl UnitBlocks {
         self.outputs().zip(shapes).map(bind).collect()
     }
 
+    /// Refuses what a block can't take, and has room for what its run takes.
+    fn prepare_run(&self, block: usize, inputs: &[Tensor], wait: Wait) -> Result<RunReservation> {
+        let key = (block, input_shapes(inputs));
+        let known = lock(&self.forecasts).get(&key).copied();
+        let bytes = match (known, self.programs.get(block)) {
+            (Some(known), _) => known,
+            (None, None) => 0,
+            (None, Some(program)) => {
+                let bytes = RunForecast::of_block(program.block(), &key.1)?.peak_bytes;
+                remember_shapes(&mut lock(&self.forecasts), key, bytes);
+                bytes
+            }
+        };
+        let is_on_host = self.options.device == Device::Cpu;
+        self.run_memory.reserve(if is_on_host { bytes } else { 0 }, wait)
+    }
+
     /// Runs block after block; outputs go to the memory that is given for them.
     pub(crate) fn run_blocks<S: EngineSession + ?Sized>(
         &self,
         sessions: &mut [Box<S>],
         inputs: &[Tensor],
         bound: Vec<(TensorSource, TensorMut)>,
+        wait: Wait,
     ) -> Result<Vec<Tensor>> {
         let missing = || Error::invalid("a block uses what no earlier block computes");
         let mut bound: HashMap<TensorSource, TensorMut> = bound.into_iter().collect();
@@ -166,10 +209,19 @@ impl UnitBlocks {
             let outputs = (0..node.outputs.len())
                 .map(|output| bound.remove(&TensorSource::Block { block, output }))
                 .collect();
+            let _room = self.prepare_run(block, &given, wait)?;
             values.push(session.run_inference(&given, outputs)?);
         }
         self.graph.outputs.iter().map(|(_, source)| find(&values, *source)).collect()
     }
+}
+
+/// Remembers something of shapes; with too many of them, begins anew.
+fn remember_shapes<K: Eq + std::hash::Hash, V>(known: &mut HashMap<K, V>, key: K, value: V) {
+    if known.len() >= MOST_SHAPES {
+        known.clear();
+    }
+    known.insert(key, value);
 }
 
 /// The blocks of a unit as one program, where there are several and they can be.

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use tessera_core::{Device, Result};
+use tessera_core::{Device, Error, Result};
 use tessera_engine::{LoadOptions, is_device_shared};
 use tessera_repository::Repository;
 use tessera_tensormq::{Endpoint, EndpointOptions, Peers, RequestId};
@@ -13,9 +14,13 @@ use tessera_tensormq::{Endpoint, EndpointOptions, Peers, RequestId};
 use crate::calibration::{calibrate_unit, warm_up_known_unit};
 use crate::cancelled::CancelledRequests;
 use crate::executor::{UnitMemory, UnitResources};
+use crate::process_limits::{limit_process_memory, volunteer_for_oom};
 use crate::process_protocol::{
     Loss, NodeCorePermits, StartUnit, UnitProcessCommand, UnitProcessReport, read_line, write_line,
 };
+use crate::run_memory::RunMemory;
+use crate::run_watch::RunWatch;
+use crate::supervisor::{RELEASE_INTERVAL, WATCH_INTERVAL};
 use crate::unit::LoadedUnit;
 use crate::worker::{LossReporter, Worker, WorkerParts};
 use tessera_core::lock;
@@ -40,7 +45,12 @@ pub fn run_unit_process(
         next_number: AtomicU64::new(1),
         pending: Mutex::default(),
     });
-    let (worker, peers) = match start_worker(&start, &cores, &cancelled, &losses) {
+    volunteer_for_oom();
+    if let Some(bytes) = start.run_limits.memory {
+        tessera_engine::limit_run_memory(usize::try_from(bytes).unwrap_or(0));
+    }
+    let run_watch = watch_runs(start.run_limits.time)?;
+    let (worker, peers) = match start_worker(&start, &cores, &cancelled, &losses, &run_watch) {
         Ok((worker, peers, ready)) => {
             send_report(&ready);
             (worker, peers)
@@ -53,6 +63,7 @@ pub fn run_unit_process(
             return Ok(());
         }
     };
+    let mut released = Instant::now();
     while let Ok(Some(line)) = read_line(input) {
         match line {
             UnitProcessCommand::Start(_) => {}
@@ -72,6 +83,10 @@ pub fn run_unit_process(
             }
             UnitProcessCommand::Known(number) => losses.acknowledge_loss(number),
             UnitProcessCommand::Ping(number) => {
+                if released.elapsed() >= RELEASE_INTERVAL {
+                    released = Instant::now();
+                    worker.release_idle_memory();
+                }
                 send_report(&UnitProcessReport::Pong(number, worker.current_heartbeat()));
             }
             UnitProcessCommand::Stop => break,
@@ -81,6 +96,22 @@ pub fn run_unit_process(
     // process.
     worker.stop_without_waiting();
     Ok(())
+}
+
+/// Ends the runs of this process whose time has passed, from now on.
+fn watch_runs(limit: Option<Duration>) -> Result<Arc<RunWatch>> {
+    let watch = Arc::new(RunWatch::new(limit));
+    let watched = Arc::downgrade(&watch);
+    let look = move || {
+        while let Some(watch) = watched.upgrade() {
+            watch.end_overdue_runs();
+            drop(watch);
+            std::thread::sleep(WATCH_INTERVAL);
+        }
+    };
+    let spawned = std::thread::Builder::new().name("watch-runs".to_owned()).spawn(look);
+    spawned.map_err(|error| Error::from_io("a thread that watches over runs", &error))?;
+    Ok(watch)
 }
 
 /// What the node is told that others may wait for in vain.
@@ -122,6 +153,7 @@ fn start_worker(
     cores: &Arc<NodeCorePermits>,
     cancelled: &Arc<CancelledRequests>,
     losses: &Arc<NodeLossReporter>,
+    run_watch: &Arc<RunWatch>,
 ) -> Result<(Worker, Arc<Peers>, UnitProcessReport)> {
     let gpu = match start.unit.settings.device {
         Device::Cpu => None,
@@ -139,6 +171,10 @@ fn start_worker(
     let resources = UnitResources {
         permits: Arc::new(Arc::clone(cores)),
         memory: UnitMemory::Shared(endpoint.clone()),
+        run_memory: Arc::new(
+            start.run_limits.memory.map_or_else(RunMemory::default, RunMemory::new),
+        ),
+        run_watch: Arc::clone(run_watch),
     };
     let unit = LoadedUnit::load_blocks(engine, &repository, &start.unit, resources, options)?;
     let (weight_bytes, is_fused) = (unit.weight_bytes(), unit.is_fused());
@@ -166,6 +202,10 @@ fn start_worker(
     })?;
     let address = worker.address().clone();
     tessera_engine::release_freed_memory();
+    // On a GPU much is reserved that is never used.
+    if let (Some(bytes), Device::Cpu) = (start.run_limits.memory, start.unit.settings.device) {
+        limit_process_memory(bytes);
+    }
     let takes_turns = !is_device_shared(start.unit.settings.device);
     let ready =
         UnitProcessReport::Ready { address, weight_bytes, is_fused, calibration, takes_turns };

@@ -76,7 +76,7 @@ impl Chain {
         let workers = deployment.units().into_iter().map(|unit| {
             let options = LoadOptions::default();
             let memory = UnitMemory::InProcess(Arc::new(HostMemory::default()));
-            let resources = UnitResources { permits: Arc::clone(&cores) as _, memory };
+            let resources = UnitResources::new(Arc::clone(&cores) as _, memory);
             let engine = Arc::clone(engine);
             let loaded =
                 LoadedUnit::load_blocks(engine, &partition, &unit, resources, options).unwrap();

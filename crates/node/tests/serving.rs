@@ -67,7 +67,7 @@ fn load_with(
     cores: MachineCorePermits,
 ) -> LoadedUnit {
     let memory = UnitMemory::InProcess(Arc::new(HostMemory::default()));
-    let resources = UnitResources { permits: Arc::new(cores), memory };
+    let resources = UnitResources::new(Arc::new(cores), memory);
     let (unit, options) = (unit(graph.clone()), LoadOptions::default());
     LoadedUnit::load_blocks(engine, source, &unit, resources, options).unwrap()
 }
@@ -367,7 +367,7 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         if let Some(worker) = self.worker.take() {
-            worker.stop_and_join();
+            worker.stop_and_join(PATIENCE);
         }
     }
 }

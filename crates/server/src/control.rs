@@ -7,8 +7,7 @@ use tessera_control::{IntentStore, Manager, MemoryStore, RedbStore, Site, TaskDe
 use tessera_core::Result;
 
 use crate::catalogue::RepositoryCatalogue;
-use crate::listeners::{Listener, RunningListener};
-use crate::shutdown::ShutdownSignal;
+use crate::listeners::{Listener, PortContext, RunningListener};
 use crate::state_folder::create_state_folder;
 
 /// Where intent is kept.
@@ -62,12 +61,8 @@ impl ControlConfig {
 }
 
 impl ControlPart {
-    /// Answers the REST API until `closed`.
-    pub(crate) fn serve_rest(
-        &self,
-        listener: Listener,
-        closed: &ShutdownSignal,
-    ) -> RunningListener {
-        listener.serve_router(tessera_control::control_router(&self.manager), closed)
+    /// Answers the REST API until it is closed.
+    pub(crate) fn serve_rest(&self, listener: Listener, context: &PortContext) -> RunningListener {
+        listener.serve_router(tessera_control::control_router(&self.manager), context)
     }
 }

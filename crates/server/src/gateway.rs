@@ -2,21 +2,26 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tessera_core::Result;
 use tessera_dispatch::{Dispatcher, DispatcherOptions};
 use tessera_gateway::{
-    FrontEndOptions, InferenceService, LogControl, ServerSettings, grpc_router, http_router,
+    ByteBudget, FrontEndOptions, InferenceService, LogControl, RegionRules, ServerSettings,
+    SharedRegions, grpc_router, http_router,
 };
 use tessera_telemetry::RequestObserver;
 
+use crate::host_memory::host_memory_bytes;
 use crate::input_memory::InputMemory;
-use crate::listeners::{ListenSetting, Listener, RunningListener};
-use crate::shutdown::ShutdownSignal;
+use crate::listeners::{ListenSetting, Listener, PortContext, RunningListener};
 use crate::transport::TransportPart;
 
 /// Bytes of inputs that may wait.
 const MAX_WAITING_BYTES: usize = 512 << 20;
+
+/// How often memory is looked through that nobody uses.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What a dispatcher is made of.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +54,21 @@ impl DispatchConfig {
             most_waiting_bytes: MAX_WAITING_BYTES,
             observer,
         })?;
+        release_idle_inputs(&memory);
         Ok(DispatchPart { dispatcher, memory })
     }
+}
+
+/// Gives memory of inputs back that nobody uses, for as long as there is such memory.
+fn release_idle_inputs(memory: &Arc<InputMemory>) {
+    let memory = Arc::downgrade(memory);
+    tokio::spawn(async move {
+        while let Some(memory) = memory.upgrade() {
+            memory.release_idle_memory();
+            drop(memory);
+            tokio::time::sleep(RELEASE_INTERVAL).await;
+        }
+    });
 }
 
 /// Where the protocol is spoken.
@@ -60,6 +78,10 @@ pub struct GatewayConfig {
     pub http: ListenSetting,
     /// Over gRPC.
     pub grpc: ListenSetting,
+    /// Which regions of shared memory clients may register.
+    pub shared_memory: RegionRules,
+    /// Bytes of requests and answers that may be under way; `None`: a quarter of what there is.
+    pub most_body_bytes: Option<u64>,
     /// What is logged, which clients may change.
     pub log: LogControl,
     /// Whether the server calls itself `triton` and words common errors as Triton does.
@@ -70,22 +92,28 @@ pub struct GatewayConfig {
 pub(crate) struct BoundGateway {
     pub(crate) http: Listener,
     pub(crate) grpc: Listener,
-    pub(crate) log: LogControl,
-    pub(crate) triton_names: bool,
+    pub(crate) config: GatewayConfig,
 }
 
 impl BoundGateway {
-    /// Answers with this service until `closed`.
+    /// Answers with this service until it is closed.
     pub(crate) fn serve_protocol(
         self,
         service: Arc<dyn InferenceService>,
-        closed: &ShutdownSignal,
+        context: &PortContext,
     ) -> Result<[RunningListener; 2]> {
-        let settings = Arc::new(ServerSettings::new(self.log));
-        let triton_names = self.triton_names;
-        let front = FrontEndOptions { settings, triton_names, ..FrontEndOptions::default() };
+        let GatewayConfig { shared_memory, most_body_bytes, log, triton_names, .. } = self.config;
+        let most_body_bytes = most_body_bytes.unwrap_or(host_memory_bytes() / 4);
+        let most_body_bytes = usize::try_from(most_body_bytes).unwrap_or(usize::MAX);
+        let front = FrontEndOptions {
+            budget: Arc::new(ByteBudget::new(most_body_bytes)),
+            shared_memory: Arc::new(SharedRegions::new(shared_memory)),
+            settings: Arc::new(ServerSettings::new(log)),
+            triton_names,
+            ..FrontEndOptions::default()
+        };
         let http = http_router(Arc::clone(&service), front.clone());
         let grpc = grpc_router(service, front)?;
-        Ok([self.http.serve_router(http, closed), self.grpc.serve_router(grpc, closed)])
+        Ok([self.http.serve_router(http, context), self.grpc.serve_router(grpc, context)])
     }
 }

@@ -60,6 +60,12 @@ impl InputMemory {
         }
     }
 
+    /// Gives back what nobody has used for some seconds.
+    pub(crate) fn release_idle_memory(&self) {
+        self.host.release_idle_memory();
+        self.shared.release_idle_memory();
+    }
+
     /// An input that a client has on a GPU, where a unit of another process reads it: copied on the
     /// GPU for one that runs there, else to the host.
     pub(crate) fn place_for_reader(

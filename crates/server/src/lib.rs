@@ -19,23 +19,30 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
+mod audit;
 mod catalogue;
+mod connection;
 mod control;
 mod gateway;
 mod gpu_sampler;
+mod host_memory;
 mod input_memory;
 mod instance;
 mod listeners;
 mod model_files;
 mod node;
+mod reloading;
+mod request_guard;
 mod runtime;
 mod shutdown;
 mod standalone;
 mod state_folder;
 mod telemetry;
+mod tls;
 mod transport;
-mod web_guard;
 
+pub use access::{AccessConfig, PortKind};
 pub use control::{ControlConfig, ControlPart, StoreConfig};
 pub use gateway::{DispatchConfig, DispatchPart, GatewayConfig};
 pub use instance::run_instance;
@@ -49,6 +56,8 @@ pub use standalone::{
     Standalone, StandaloneConfig,
 };
 pub use telemetry::TelemetryConfig;
-pub use tessera_gateway::LogControl;
+pub use tessera_gateway::{LogControl, RegionRules};
 pub use tessera_http::WebAccess;
+pub use tessera_node::RunLimits;
+pub use tls::TlsFiles;
 pub use transport::{TransportConfig, TransportPart};

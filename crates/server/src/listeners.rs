@@ -5,30 +5,42 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::serve::ListenerExt;
-use tessera_http::WebAccess;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use crate::access::{Access, PortKind};
+use crate::audit::AuditTrail;
+use crate::connection::serve_connections;
+use crate::request_guard::{RequestGuard, guard_request};
 use crate::shutdown::ShutdownSignal;
-use crate::web_guard::guard_request;
 
 /// An address to listen on.
 #[derive(Clone, Debug)]
 pub struct ListenSetting {
     /// What the user calls the setting, for messages: `--http`.
     pub name: &'static str,
+    /// What it is for.
+    pub kind: PortKind,
     /// Where; port 0 for any that is free.
     pub address: SocketAddr,
-    /// Which web pages may ask there, and for which hosts.
-    pub access: Arc<WebAccess>,
 }
 
 /// A socket that is bound.
 pub(crate) struct Listener {
     socket: TcpListener,
     address: SocketAddr,
-    access: Arc<WebAccess>,
+    kind: PortKind,
+}
+
+/// What every port has in common.
+#[derive(Clone)]
+pub(crate) struct PortContext {
+    /// Who may ask.
+    pub(crate) access: Arc<Access>,
+    /// Where changes are written down.
+    pub(crate) audit: Arc<AuditTrail>,
+    /// When to stop.
+    pub(crate) closed: ShutdownSignal,
 }
 
 /// A listener that answers; ends once it is closed and every request is answered.
@@ -38,10 +50,9 @@ impl ListenSetting {
     /// Binds it; notes what is wrong where it can't be.
     pub(crate) async fn bind_or_note(&self, wrong: &mut Vec<String>) -> Option<Listener> {
         let bound = match TcpListener::bind(self.address).await {
-            Ok(socket) => socket.local_addr().map(|address| {
-                let access = Arc::clone(&self.access);
-                Listener { socket, address, access }
-            }),
+            Ok(socket) => {
+                socket.local_addr().map(|address| Listener { socket, address, kind: self.kind })
+            }
             Err(error) => Err(error),
         };
         bound
@@ -63,20 +74,11 @@ impl Listener {
         self.address
     }
 
-    /// Answers until `closed`, and then until every request is answered.
-    pub(crate) fn serve_router(self, router: Router, closed: &ShutdownSignal) -> RunningListener {
-        let mut closed = closed.clone();
-        let router = router.layer(from_fn_with_state(self.access, guard_request));
-        let listener = self.socket.tap_io(|stream| {
-            // Answers go out at once; one that can't be set up so still works.
-            stream.set_nodelay(true).ok();
-        });
-        tokio::spawn(async move {
-            let until = async move { closed.shutdown_requested().await };
-            let served = axum::serve(listener, router).with_graceful_shutdown(until).await;
-            if let Err(error) = served {
-                tracing::error!(%error, "a listener ended");
-            }
-        })
+    /// Answers until it is closed, and then until every request is answered.
+    pub(crate) fn serve_router(self, router: Router, context: &PortContext) -> RunningListener {
+        let PortContext { access, audit, closed } = context.clone();
+        let guard = RequestGuard { access: Arc::clone(&access), audit, port: self.kind };
+        let router = router.layer(from_fn_with_state(Arc::new(guard), guard_request));
+        tokio::spawn(serve_connections(self.socket, router, access, closed))
     }
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use tessera_core::{Device, Error, Result};
 use tessera_engine::{CudaOptions, EngineName};
-use tessera_node::{NodeEvent, NodeOptions, NodeSupervisor};
+use tessera_node::{NodeEvent, NodeOptions, NodeSupervisor, RunLimits};
 use tessera_telemetry::GpuSample;
 
 use crate::gpu_sampler::GpuSampler;
+use crate::host_memory::host_memory_bytes;
 use crate::state_folder::state_folder;
 use crate::transport::TransportPart;
 
@@ -24,6 +25,8 @@ pub struct NodeConfig {
     pub cuda: CudaOptions,
     /// Cores to compute on.
     pub cores: NonZeroUsize,
+    /// What bounds runs; where nothing is said of memory, half of what there is.
+    pub run_limits: RunLimits,
 }
 
 /// A node that runs nothing yet.
@@ -39,7 +42,10 @@ impl NodeConfig {
         transport: &TransportPart,
         on_event: impl Fn(NodeEvent) + Send + Sync + 'static,
     ) -> Result<NodePart> {
+        let memory = self.run_limits.memory.unwrap_or(host_memory_bytes() / 2);
+        tessera_engine::limit_run_memory(usize::try_from(memory).unwrap_or(0));
         let options = NodeOptions {
+            run_limits: RunLimits { memory: Some(memory), ..self.run_limits },
             engine: self.engine,
             cuda: self.cuda,
             cores: self.cores,

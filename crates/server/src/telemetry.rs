@@ -5,8 +5,7 @@ use std::sync::Arc;
 use tessera_core::Result;
 use tessera_telemetry::{TakeSample, Telemetry, TelemetryOptions, TraceOptions};
 
-use crate::listeners::{Listener, RunningListener};
-use crate::shutdown::ShutdownSignal;
+use crate::listeners::{Listener, PortContext, RunningListener};
 
 /// What is told to whom.
 #[derive(Clone, Debug, Default)]
@@ -30,14 +29,14 @@ impl TelemetryConfig {
     }
 }
 
-/// Answers with metrics until `closed`, and keeps an eye on the samples meanwhile.
+/// Answers with metrics until it is closed, and keeps an eye on the samples meanwhile.
 pub(crate) fn serve_telemetry(
     telemetry: &Arc<Telemetry>,
     sample: TakeSample,
     listener: Listener,
-    closed: &ShutdownSignal,
+    context: &PortContext,
 ) -> RunningListener {
-    let running = listener.serve_router(telemetry.metrics_router(Arc::clone(&sample)), closed);
+    let running = listener.serve_router(telemetry.metrics_router(Arc::clone(&sample)), context);
     tokio::spawn(Arc::clone(telemetry).watch_samples(sample));
     running
 }

@@ -3,21 +3,20 @@
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use tessera_control::TaskDefaults;
 use tessera_engine::{CudaOptions, EngineName};
 use tessera_repository::name_files;
 use tessera_server::{
-    ControlConfig, GatewayConfig, ListenSetting, LogControl, ManagedSiteConfig, ModelFilesConfig,
-    NodeConfig, StandaloneConfig, StoreConfig, TelemetryConfig, TransportConfig, run_role,
-    shutdown_channel,
+    AccessConfig, ControlConfig, GatewayConfig, ListenSetting, LogControl, ManagedSiteConfig,
+    ModelFilesConfig, NodeConfig, PortKind, RegionRules, RunLimits, StandaloneConfig, StoreConfig,
+    TelemetryConfig, TransportConfig, run_role, shutdown_channel,
 };
 
 fn any_port(name: &'static str) -> ListenSetting {
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
-    ListenSetting { name, address, access: Arc::default() }
+    ListenSetting { name, kind: PortKind::Http, address }
 }
 
 /// A server of nothing, on ports that are free.
@@ -31,6 +30,7 @@ fn empty_server(repository: &Path) -> StandaloneConfig {
                 engine: EngineName::Rten,
                 cuda: CudaOptions::default(),
                 cores: NonZeroUsize::MIN,
+                run_limits: RunLimits::default(),
             },
             control: ControlConfig {
                 repository: repository.to_path_buf(),
@@ -41,12 +41,15 @@ fn empty_server(repository: &Path) -> StandaloneConfig {
         gateway: GatewayConfig {
             http: any_port("http"),
             grpc: any_port("grpc"),
+            shared_memory: RegionRules::default(),
+            most_body_bytes: None,
             log: LogControl::default(),
             triton_names: false,
         },
         telemetry: TelemetryConfig::default(),
         metrics: any_port("metrics"),
         rest: any_port("control"),
+        access: AccessConfig::default(),
         models: ModelFilesConfig::default(),
         drain: Duration::from_secs(1),
     }

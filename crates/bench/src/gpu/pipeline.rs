@@ -13,8 +13,8 @@ use tessera_dispatch::{Dispatcher, InferenceRequest, InferenceResponse};
 use tessera_engine::{CudaOptions, EngineName};
 use tessera_node::{DeviceUse, InstanceStatus};
 use tessera_server::{
-    ControlConfig, ManagedSite, ManagedSiteConfig, NodeConfig, StoreConfig, TelemetryConfig,
-    TransportConfig,
+    ControlConfig, ManagedSite, ManagedSiteConfig, NodeConfig, RunLimits, StoreConfig,
+    TelemetryConfig, TransportConfig,
 };
 use tessera_telemetry::{EndedRequest, RequestObserver};
 use tessera_tensormq::Transport;
@@ -110,6 +110,7 @@ impl BenchPipeline {
                     engine,
                     cuda: options.cuda,
                     cores,
+                    run_limits: RunLimits::default(),
                 },
                 control: ControlConfig {
                     repository: repository.to_path_buf(),

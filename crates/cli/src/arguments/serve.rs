@@ -1,15 +1,14 @@
 //! The command line of `tessera serve`, and what it means for the server.
 
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use tessera_command::{
-    CudaArguments, ModelArguments, RepositoryArgument, SplitArguments, parse_engine,
-    parse_isolation,
+    CudaArguments, ModelArguments, RepositoryArgument, SplitArguments, parse_byte_size,
+    parse_engine, parse_isolation,
 };
 use tessera_control::TaskDefaults;
 use tessera_core::{Device, Error, Result};
@@ -17,8 +16,9 @@ use tessera_deploy::Isolation;
 use tessera_engine::{CudaOptions, EngineName};
 use tessera_repository::{ModelShapes, name_files};
 use tessera_server::{
-    ControlConfig, GatewayConfig, ListenSetting, LogControl, ManagedSiteConfig, ModelFilesConfig,
-    NodeConfig, StandaloneConfig, StoreConfig, TelemetryConfig, TransportConfig, WebAccess,
+    AccessConfig, ControlConfig, GatewayConfig, ListenSetting, LogControl, ManagedSiteConfig,
+    ModelFilesConfig, NodeConfig, PortKind, RegionRules, RunLimits, StandaloneConfig, StoreConfig,
+    TelemetryConfig, TlsFiles, TransportConfig, WebAccess,
 };
 use tessera_tensormq::Transport;
 use tracing::level_filters::LevelFilter;
@@ -57,6 +57,22 @@ pub(crate) struct ServeArguments {
     /// Let web pages of this origin (SCHEME://HOST:PORT) ask; * for any; repeat for more
     #[arg(long = "allow-origin", value_name = "ORIGIN")]
     pub(crate) allowed_origins: Vec<String>,
+    /// File of tokens, a line each: NAME ROLES TOKEN, with roles from infer, observe and change;
+    /// requests carry one as Authorization: Bearer TOKEN [default: anybody may ask]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Certificate of the server (PEM), for TLS on every port
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Authority of clients' certificates (PEM): clients without one are refused
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
+    /// Listen beyond this machine though there are no tokens or no TLS
+    #[arg(long)]
+    pub(crate) insecure: bool,
     /// Port of the protocol over HTTP; 0 for any that is free
     #[arg(long, default_value_t = 8000, value_name = "PORT")]
     pub(crate) http: u16,
@@ -100,6 +116,22 @@ pub(crate) struct ServeArguments {
     /// Cores to compute on [default: all]
     #[arg(long)]
     pub(crate) cores: Option<NonZeroUsize>,
+    /// Memory that runs may take at a time, all of the server's or those of one process; such as
+    /// 2GB [default: half of what there is]
+    #[arg(long, value_name = "SIZE", value_parser = parse_byte_size)]
+    pub(crate) max_run_memory: Option<u64>,
+    /// Seconds after which a run is ended, whoever waits for it [default: 100 times the longest so
+    /// far, 10 at least]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) max_run_time: Option<NonZeroU64>,
+    /// Memory that requests and answers under way may take, all together; such as 2GB [default: a
+    /// quarter of what there is]
+    #[arg(long, value_name = "SIZE", value_parser = parse_byte_size)]
+    pub(crate) max_body_memory: Option<u64>,
+    /// Let clients register shared memory whose keys begin with PREFIX; none for no shared memory
+    /// [default: any where only this machine reaches the server, else none]
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) shared_memory: Option<String>,
     /// Milliseconds that a request may take where neither it nor its task says
     #[arg(long, default_value_t = 30_000, value_name = "MS")]
     pub(crate) deadline: u64,
@@ -142,15 +174,19 @@ impl ServeArguments {
         let exits = note_wrong(self.model.parse_exits(), &mut wrong);
         let files = note_wrong(name_files(&self.models), &mut wrong);
         let access = WebAccess::new(&self.allowed_hosts, &self.allowed_origins);
-        let access = note_wrong(access, &mut wrong).map(Arc::new);
+        let access = note_wrong(access, &mut wrong);
+        note_wrong(self.check_exposure(), &mut wrong);
         let (Some(transport), Some(shapes), Some(exits), Some(files), Some(access)) =
             (transport, shapes, exits, files, access)
         else {
             return Err(Error::usage(wrong.join("; ")));
         };
-        let listen_on = |name: &'static str, port: u16| {
+        if !wrong.is_empty() {
+            return Err(Error::usage(wrong.join("; ")));
+        }
+        let listen_on = |name: &'static str, kind: PortKind, port: u16| {
             let address = SocketAddr::new(self.host, port);
-            ListenSetting { name, address, access: Arc::clone(&access) }
+            ListenSetting { name, kind, address }
         };
         let models = ModelFilesConfig {
             files,
@@ -171,6 +207,10 @@ impl ServeArguments {
                         ..self.cuda.cuda_options()
                     },
                     cores: self.cores_to_use(),
+                    run_limits: RunLimits {
+                        memory: self.max_run_memory,
+                        time: self.max_run_time.map(|s| Duration::from_secs(s.get())),
+                    },
                 },
                 control: ControlConfig {
                     repository: repository.clone(),
@@ -188,8 +228,10 @@ impl ServeArguments {
             },
             repository,
             gateway: GatewayConfig {
-                http: listen_on("--http", self.http),
-                grpc: listen_on("--grpc", self.grpc),
+                shared_memory: self.region_rules(),
+                most_body_bytes: self.max_body_memory,
+                http: listen_on("--http", PortKind::Http, self.http),
+                grpc: listen_on("--grpc", PortKind::Grpc, self.grpc),
                 log,
                 triton_names: self.triton_names,
             },
@@ -197,11 +239,57 @@ impl ServeArguments {
                 traces: self.traces.clone(),
                 trace_headers: self.trace_headers.clone().unwrap_or_default(),
             },
-            metrics: listen_on("--metrics", self.metrics),
-            rest: listen_on("--control", self.control),
+            metrics: listen_on("--metrics", PortKind::Metrics, self.metrics),
+            rest: listen_on("--control", PortKind::Control, self.control),
+            access: AccessConfig {
+                web: access,
+                token_file: self.token_file.clone(),
+                tls: self.tls_files(),
+            },
             models,
             drain: Duration::from_millis(self.drain),
         })
+    }
+
+    /// Which regions clients may register: any on this machine alone, else those that were named.
+    fn region_rules(&self) -> RegionRules {
+        match &self.shared_memory {
+            Some(prefix) if prefix == "none" => RegionRules::Nothing,
+            Some(prefix) => RegionRules::KeysWith(prefix.trim_start_matches('/').to_owned()),
+            None if self.host.is_loopback() => RegionRules::default(),
+            None => RegionRules::Nothing,
+        }
+    }
+
+    fn tls_files(&self) -> Option<TlsFiles> {
+        Some(TlsFiles {
+            certificate: self.tls_cert.clone()?,
+            key: self.tls_key.clone()?,
+            client_authority: self.tls_client_ca.clone(),
+        })
+    }
+
+    /// Whether a server that others reach keeps them from what is not theirs.
+    fn check_exposure(&self) -> Result<()> {
+        if self.host.is_loopback() || self.insecure {
+            return Ok(());
+        }
+        let mut missing = Vec::new();
+        if self.token_file.is_none() && self.tls_client_ca.is_none() {
+            missing.push("--token-file (or --tls-client-ca)");
+        }
+        if self.tls_cert.is_none() {
+            missing.push("--tls-cert and --tls-key");
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "--host {}: others than this machine reach the server, which needs {}; --insecure \
+             serves without",
+            self.host,
+            missing.join(" and ")
+        )))
     }
 
     fn cores_to_use(&self) -> NonZeroUsize {

@@ -43,10 +43,10 @@ fn unit(graph: BlockGraph) -> Unit {
 
 fn run(engine: &Arc<dyn Engine>, partition: &Partition, inputs: &[Tensor]) -> (bool, Vec<Tensor>) {
     let unit = unit(partition.graph.clone());
-    let resources = UnitResources {
-        permits: Arc::new(MachineCorePermits::new(NonZeroUsize::MIN)),
-        memory: UnitMemory::InProcess(Arc::new(HostMemory::default())),
-    };
+    let resources = UnitResources::new(
+        Arc::new(MachineCorePermits::new(NonZeroUsize::MIN)),
+        UnitMemory::InProcess(Arc::new(HostMemory::default())),
+    );
     let (engine, options) = (Arc::clone(engine), LoadOptions::default());
     let loaded = LoadedUnit::load_blocks(engine, partition, &unit, resources, options).unwrap();
     let wait = Wait::at_most(Duration::from_secs(10));

@@ -19,6 +19,7 @@ mod monitoring;
 mod names;
 mod pages;
 mod repository;
+mod runs;
 mod server;
 mod starting;
 mod system;

@@ -188,7 +188,11 @@ impl Place {
 
     /// Runs a server that ends by itself.
     pub(crate) fn serve_in_vain(&self, arguments: &[&str]) -> Ran {
-        finish(&mut self.serving(arguments))
+        let ports = ["--http", "--grpc", "--metrics", "--control"];
+        let free = ports.iter().filter(|port| !arguments.contains(port));
+        // Not the usual ones, which others of these tests, or anybody, may have.
+        let free: Vec<&str> = free.flat_map(|port| [*port, "0"]).collect();
+        finish(&mut self.serving(&[arguments, &free[..]].concat()))
     }
 
     /// What servers have written to stderr.

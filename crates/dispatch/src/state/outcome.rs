@@ -115,6 +115,9 @@ impl DispatcherState {
             ReplyOutcome::Failed(reason) => {
                 return self.fail_part(request, flight.part, Error::engine(reason));
             }
+            ReplyOutcome::Refused(reason) => {
+                return self.fail_part(request, flight.part, Error::invalid(reason));
+            }
             ReplyOutcome::Standby(_) | ReplyOutcome::Lost(_) => {}
         }
         if let Some(result) = pending.complete_result() {

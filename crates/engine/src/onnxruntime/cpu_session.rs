@@ -10,9 +10,10 @@ use tessera_core::{DType, Error, Result, Tensor, TensorMut};
 
 use super::ort_value::{OrtValue, check_status};
 use super::prepared_block::PreparedBlock;
+use super::session_builder::engine_error;
 use super::session_run_options::SessionRunOptions;
-use crate::EngineSession;
 use crate::program::{check_bound_outputs, check_run_arguments};
+use crate::{EngineSession, RunTerminator};
 
 /// A session that several may run at the same time.
 pub(super) struct SharedSession {
@@ -45,8 +46,7 @@ pub(super) struct OrtCpuSession {
     outputs: Vec<(String, DType)>,
     input_names: Vec<CString>,
     output_names: Vec<CString>,
-    /// Whether the next run shrinks the arena.
-    shrinks_arena: bool,
+    options: Arc<SessionRunOptions>,
 }
 
 impl OrtCpuSession {
@@ -58,16 +58,15 @@ impl OrtCpuSession {
     ) -> Result<Self> {
         let (input_names, output_names) =
             (port_names(&label, &inputs)?, port_names(&label, &outputs)?);
-        let shrinks = false;
-        Ok(Self {
-            session,
-            label,
-            inputs,
-            outputs,
-            input_names,
-            output_names,
-            shrinks_arena: shrinks,
-        })
+        let options = SessionRunOptions::new();
+        let options = options.map_err(|error| engine_error(&label, &error)).map(Arc::new)?;
+        Ok(Self { session, label, inputs, outputs, input_names, output_names, options })
+    }
+
+    /// The same with other options for its runs.
+    pub(super) fn with_options(mut self, options: SessionRunOptions) -> Self {
+        self.options = Arc::new(options);
+        self
     }
 
     fn run_values(
@@ -82,17 +81,14 @@ impl OrtCpuSession {
             .iter()
             .map(|value| value.as_ref().map_or(ptr::null_mut(), OrtValue::as_ptr))
             .collect();
-        let shrinking = std::mem::take(&mut self.shrinks_arena)
-            .then(SessionRunOptions::shrinking_arena)
-            .transpose()?;
-        let options = shrinking.as_ref().map_or(ptr::null(), SessionRunOptions::as_ptr);
+        self.options.begin_run()?;
         // SAFETY: names, values and options live until the call returns and there is one value per
         // name. Runs of one session at the same time are something that ONNX Runtime promises to
         // take.
         check_status(unsafe {
             (ort::api().Run)(
                 self.session.session.ptr().cast_mut(),
-                options,
+                self.options.as_ptr(),
                 input_names.as_ptr(),
                 inputs.as_ptr(),
                 inputs.len(),
@@ -118,8 +114,8 @@ impl EngineSession for OrtCpuSession {
         true
     }
 
-    fn release_memory(&mut self) {
-        self.shrinks_arena = true;
+    fn run_terminator(&self) -> Option<Arc<dyn RunTerminator>> {
+        Some(Arc::<SessionRunOptions>::clone(&self.options))
     }
 
     fn run_inference(
@@ -135,7 +131,7 @@ impl EngineSession for OrtCpuSession {
         )?;
         check_bound_outputs(&self.label, &self.outputs, &outputs)?;
         let label = self.label.clone();
-        let fail = |error: ort::Error| super::session_builder::engine_error(&label, &error);
+        let fail = |error: ort::Error| engine_error(&label, &error);
         let values = inputs.iter().map(OrtValue::over_tensor).collect::<ort::Result<Vec<_>>>();
         let values = values.map_err(&fail)?;
         let bound = outputs

@@ -7,7 +7,7 @@ use ort::environment::Environment;
 use ort::logging::LogLevel;
 use tessera_core::{Error, Result};
 
-use super::ort_value;
+use super::arena::share_arena;
 
 /// Folder of the project that `scripts/fetch-onnxruntime` installs the library to.
 const PROJECT_FOLDER: &str = ".onnxruntime";
@@ -78,7 +78,7 @@ pub(super) fn open_library() -> Result<(Environment, String)> {
         builder.with_name("tessera").with_telemetry(false).build().map_err(|error| fail(&error))?;
     // What goes wrong comes back as an error, and is told once, by whoever handles it.
     environment.set_log_level(LogLevel::Fatal);
-    ort_value::share_arena(&environment).map_err(|error| fail(&error))?;
+    share_arena(&environment).map_err(|error| fail(&error))?;
     let version = version_of(&path);
     *opened = Some((environment.clone(), version.clone()));
     Ok((environment, version))

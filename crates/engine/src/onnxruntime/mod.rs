@@ -8,6 +8,7 @@
 //! its weights once, and a run is as fast as if the model had been loaded the plain way (measured
 //! on ResNet-50; output identical to the bit).
 
+mod arena;
 mod blocked_layout;
 mod cpu_session;
 mod cuda;
@@ -30,12 +31,14 @@ use tessera_cuda::Gpu;
 use crate::device_weights::DeviceWeightsStatus;
 use crate::live_table::LiveTable;
 use crate::{CudaEngineSession, Engine, EngineSession, LoadOptions, Program};
+use arena::ArenaShrinker;
 use cpu_session::{OrtCpuSession, SharedSession};
 use cuda::CudaLoader;
 use ort_value::OrtValue;
 use prepared_block::{ExecutionTarget, PreparedBlock};
 use session_builder::{SessionBuilders, engine_error};
 
+pub use arena::limit_run_memory;
 pub use library::find_library;
 pub(crate) use library::is_library_named;
 
@@ -49,6 +52,7 @@ pub struct OnnxRuntime {
     sessions: LiveTable<SessionKey, SharedSession>,
     /// Loads blocks that don't run on the CPU.
     cuda: CudaLoader,
+    arena: ArenaShrinker,
 }
 
 /// A program, the threads that a run may use, and where it runs.
@@ -65,6 +69,7 @@ impl OnnxRuntime {
             version,
             sessions: LiveTable::default(),
             prepared: LiveTable::default(),
+            arena: ArenaShrinker::default(),
         })
     }
 
@@ -233,6 +238,12 @@ impl Engine for OnnxRuntime {
         }
         let session = Arc::new(SharedSession::of_file(session));
         Ok(Box::new(OrtCpuSession::new(session, label, expected, outputs.to_vec())?))
+    }
+
+    fn release_idle_memory(&self) {
+        if let Err(error) = self.arena.shrink_arena(&self.builders) {
+            tracing::debug!(%error, "the arena was not shrunk");
+        }
     }
 
     fn list_device_weights(&self) -> Vec<DeviceWeightsStatus> {

@@ -5,7 +5,6 @@ use std::ptr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ort::AsPointer;
 use ort_sys::ONNXTensorElementDataType as ElementType;
 use tessera_core::{DType, Error, MemoryLocation, Region, Tensor, TensorMut, element_count};
 
@@ -265,32 +264,6 @@ impl Region for ValueRegion {
     }
 }
 
-/// Makes one arena for the activations of all sessions.
-///
-/// Blocks of a chain run one after another and can use the same memory, as the layers of a whole
-/// model do; with an arena each, every block would find the caches cold.
-pub(super) fn share_arena(environment: &ort::environment::Environment) -> ort::Result<()> {
-    let info = MemoryInfo::on_host_in(ort_sys::OrtAllocatorType::OrtArenaAllocator)?;
-    // Grows by what is asked for: by default it doubles each time, and the half is never used.
-    let (keys, values) = ([c"arena_extend_strategy".as_ptr()], [1usize]);
-    let mut configuration = ptr::null_mut();
-    // SAFETY: there is one value for the one key, and both live until the call returns.
-    check_status(unsafe {
-        (ort::api().CreateArenaCfgV2)(keys.as_ptr(), values.as_ptr(), 1, &mut configuration)
-    })?;
-    // SAFETY: environment, description and configuration are valid; the configuration is copied.
-    let registered = check_status(unsafe {
-        (ort::api().CreateAndRegisterAllocator)(
-            environment.ptr().cast_mut(),
-            info.0.as_ptr(),
-            configuration,
-        )
-    });
-    // SAFETY: made above, and nobody else has it.
-    unsafe { (ort::api().ReleaseArenaCfg)(configuration) };
-    registered
-}
-
 /// A description of where memory is.
 pub(super) struct MemoryInfo(NonNull<ort_sys::OrtMemoryInfo>);
 
@@ -319,7 +292,7 @@ impl MemoryInfo {
         Self::on_host_in(ort_sys::OrtAllocatorType::OrtDeviceAllocator)
     }
 
-    fn on_host_in(allocator: ort_sys::OrtAllocatorType) -> ort::Result<Self> {
+    pub(super) fn on_host_in(allocator: ort_sys::OrtAllocatorType) -> ort::Result<Self> {
         let mut info = ptr::null_mut();
         // SAFETY: the arguments are plain values.
         check_status(unsafe {

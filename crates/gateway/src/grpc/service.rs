@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt};
+use prost::Message;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::call::{GrpcCall, refusal_status};
@@ -12,6 +13,7 @@ use super::generated as message;
 use super::generated::grpc_inference_service_server::GrpcInferenceService;
 use super::infer::{infer_in_stream, run_inference};
 use super::settings::{change_log_settings, change_trace_settings};
+use crate::byte_budget::{AnswerLease, ConnectionBytes};
 use crate::front_end::FrontEnd;
 use crate::protocol::{
     SERVER_VERSION, collect_statistics, is_task_ready, list_repository, protocol_extensions,
@@ -84,8 +86,19 @@ impl GrpcInferenceService for GrpcFrontEnd {
         request: Request<message::ModelInferRequest>,
     ) -> Result<Response<message::ModelInferResponse>, Status> {
         let call = GrpcCall::new(request.metadata());
-        let answer = run_inference(&self.front, request.into_inner(), call).await;
-        Ok(Response::new(answer.map_err(refusal_status)?))
+        let connection = request.extensions().get::<ConnectionBytes>().cloned();
+        let lease = |message: &dyn Fn() -> usize| {
+            let mut lease = self.front.options.budget.lease(connection.as_ref());
+            lease.grow(message()).map_err(refusal_status)?;
+            Ok::<_, Status>(lease)
+        };
+        let request = request.into_inner();
+        let _asked = lease(&|| request.encoded_len())?;
+        let answer = run_inference(&self.front, request, call).await.map_err(refusal_status)?;
+        let sent = lease(&|| answer.encoded_len())?;
+        let mut response = Response::new(answer);
+        response.extensions_mut().insert(AnswerLease::new(sent));
+        Ok(response)
     }
 
     type ModelStreamInferStream =
@@ -98,10 +111,13 @@ impl GrpcInferenceService for GrpcFrontEnd {
         // A timeout of the call is one of the stream, and the transport sees to it.
         let call = GrpcCall { timeout: None, ..GrpcCall::new(request.metadata()) };
         let front = Arc::clone(&self.front);
+        let connection = request.extensions().get::<ConnectionBytes>().cloned();
         let answers = request.into_inner().map(move |asked| {
-            let front = Arc::clone(&front);
+            let (front, connection) = (Arc::clone(&front), connection.clone());
             async move {
                 let asked: message::ModelInferRequest = asked?;
+                let mut lease = front.options.budget.lease(connection.as_ref());
+                lease.grow(asked.encoded_len()).map_err(refusal_status)?;
                 Ok::<_, Status>(infer_in_stream(&front, asked, call).await)
             }
         });

@@ -10,6 +10,7 @@ use tessera_core::Error;
 
 use super::encoding::{BodyDecoder, ContentEncoding};
 use super::failure::{HttpFailure, HttpResult};
+use crate::byte_budget::ByteLease;
 
 /// Where the JSON ends and binary tensors begin, in requests and in responses.
 pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
@@ -33,12 +34,19 @@ pub(super) struct BodyReader {
     /// Bytes that came out so far, after decompression.
     total: usize,
     limit: usize,
+    /// Bytes of it, in memory until it is answered.
+    lease: ByteLease,
     ended: bool,
 }
 
 impl BodyReader {
     /// Starts to read a body; one that says that it is too large is refused at once.
-    pub(super) fn new(body: Body, headers: &HeaderMap, limit: usize) -> HttpResult<Self> {
+    pub(super) fn new(
+        body: Body,
+        headers: &HeaderMap,
+        limit: usize,
+        lease: ByteLease,
+    ) -> HttpResult<Self> {
         let decoder = match headers.get(CONTENT_ENCODING) {
             None => None,
             Some(value) => {
@@ -68,6 +76,7 @@ impl BodyReader {
             received: 0,
             total: 0,
             limit,
+            lease,
             ended: false,
         })
     }
@@ -141,6 +150,7 @@ impl BodyReader {
             if self.total > self.limit {
                 return Err(HttpFailure::too_large(self.limit));
             }
+            self.lease.grow(self.chunk.len())?;
         }
         Ok(true)
     }

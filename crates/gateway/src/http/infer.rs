@@ -1,5 +1,6 @@
 //! Inference: reads a request, has it answered, and sends the answer.
 
+use axum::body::HttpBody;
 use axum::extract::{Request as HttpRequest, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -16,6 +17,7 @@ use super::infer_request::{CheckedInferRequest, InferRequestBody, InputContent};
 use super::path_target::PathTarget;
 use super::raw_request::raw_input;
 use super::response::send_response;
+use crate::byte_budget::{AnswerLease, ConnectionBytes};
 use crate::front_end::FrontEnd;
 use crate::protocol::{
     InputHeader, ProtocolParameters, parse_traceparent, response_parameters, select_outputs,
@@ -30,8 +32,16 @@ pub(super) async fn infer_model(
     request: HttpRequest,
 ) -> HttpResult<Response> {
     let (parts, body) = request.into_parts();
-    let mut reader = BodyReader::new(body, &parts.headers, front.options.largest_body)?;
-    let outcome = read_and_infer(&front, target, &parts.headers, &mut reader).await;
+    let connection = parts.extensions.get::<ConnectionBytes>();
+    let lease = front.options.budget.lease(connection);
+    let mut reader = BodyReader::new(body, &parts.headers, front.options.largest_body, lease)?;
+    let mut outcome = read_and_infer(&front, target, &parts.headers, &mut reader).await;
+    if let Ok(response) = &mut outcome {
+        let mut lease = front.options.budget.lease(connection);
+        let bytes = response.body().size_hint().lower();
+        lease.grow(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        response.extensions_mut().insert(AnswerLease::new(lease));
+    }
     if outcome.is_err() {
         reader.discard_rest().await;
     }
@@ -72,9 +82,10 @@ async fn read_and_infer(
     };
     // Numbers that are none are rare: looked for only where the JSON can't be read as it is.
     let quoted;
-    let body = match InferRequestBody::parse_json(&json, json_len.is_some()) {
+    let parse = || InferRequestBody::parse_json(&json, json_len.is_some());
+    let body = match front.long_work.run(json.len(), parse).await {
         Ok(body) => body,
-        Err(error) => match quote_non_finite(&json) {
+        Err(error) => match front.long_work.run(json.len(), || quote_non_finite(&json)).await {
             Some(text) => {
                 quoted = text;
                 InferRequestBody::parse_json(&quoted, json_len.is_some())?
@@ -103,7 +114,10 @@ async fn read_inputs(
     let mut inputs = Vec::with_capacity(announced.len());
     for (header, content) in announced {
         let tensor = match content {
-            InputContent::Json(data) => read_json(front.service.as_ref(), &header, data)?,
+            InputContent::Json(data) => {
+                let read = || read_json(front.service.as_ref(), &header, data);
+                front.long_work.run(data.get().len(), read).await?
+            }
             InputContent::Binary(len) => read_binary(front, reader, &header, len).await?,
             InputContent::Shared(range) => front.read_shared(&header, &range)?,
         };
@@ -190,6 +204,7 @@ async fn run_inference(
     let parameters = response_parameters(&answer);
     let outputs = select_outputs(answer.outputs, requested, task)?;
     send_response(
+        &front.long_work,
         task,
         &id,
         parameters,

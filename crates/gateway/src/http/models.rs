@@ -17,6 +17,7 @@ use super::body::BodyReader;
 use super::describe_json::{config_json, statistics_json};
 use super::failure::HttpResult;
 use super::path_target::PathTarget;
+use crate::byte_budget::ConnectionBytes;
 use crate::front_end::FrontEnd;
 use crate::protocol::{
     SERVER_VERSION, collect_statistics, is_task_ready, list_repository, model_config,
@@ -148,7 +149,8 @@ pub(super) async fn read_body<T: DeserializeOwned + Default>(
     request: Request,
 ) -> HttpResult<T> {
     let (parts, body) = request.into_parts();
-    let mut reader = BodyReader::new(body, &parts.headers, front.options.largest_body)?;
+    let lease = front.options.budget.lease(parts.extensions.get::<ConnectionBytes>());
+    let mut reader = BodyReader::new(body, &parts.headers, front.options.largest_body, lease)?;
     let bytes = reader.read_rest().await?;
     if bytes.trim_ascii().is_empty() {
         return Ok(T::default());

@@ -20,6 +20,7 @@ use super::body::JSON_LENGTH;
 use super::data::JsonData;
 use super::encoding::ContentEncoding;
 use super::failure::HttpResult;
+use crate::long_work::LongWork;
 use crate::protocol::{ParameterValue, SelectedOutput, datatype_name, raw_bytes};
 use crate::service::TaskInfo;
 
@@ -50,6 +51,7 @@ struct ResponseOutputBody<'a> {
 
 /// Sends the outputs of a task; `binary` says how those go that the client said nothing of.
 pub(super) async fn send_response(
+    long_work: &LongWork,
     task: &TaskInfo,
     id: &str,
     parameters: Vec<(&'static str, ParameterValue)>,
@@ -76,7 +78,10 @@ pub(super) async fn send_response(
             .collect(),
         outputs,
     };
-    let header = serde_json::to_vec(&body)
+    let in_json = body.outputs.iter().filter(|output| output.data.is_some());
+    let elements: usize = in_json.map(|output| output.shape.iter().product::<usize>()).sum();
+    let written = long_work.run(elements.saturating_mul(8), || serde_json::to_vec(&body)).await;
+    let header = written
         .map_err(|error| Error::engine(format!("the answer could not be written: {error}")))?;
     let json_len = (!tensors.is_empty()).then_some(header.len());
     let mut parts = vec![Bytes::from(header)];

@@ -51,15 +51,47 @@ impl OutputPlace {
     }
 }
 
+/// Which regions clients may register.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegionRules {
+    /// None.
+    Nothing,
+    /// Those whose keys begin so; all of them for the empty one. Regions of GPUs have no keys, and
+    /// whoever has a handle was given it.
+    KeysWith(String),
+}
+
+impl Default for RegionRules {
+    fn default() -> Self {
+        Self::KeysWith(String::new())
+    }
+}
+
+/// Most regions at a time: each has a file of its own open.
+const MOST_REGIONS: usize = 256;
+
 /// The regions that clients have registered, by name.
 #[derive(Debug, Default)]
 pub struct SharedRegions {
+    rules: RegionRules,
     regions: Mutex<BTreeMap<String, RegisteredRegion>>,
 }
 
 impl SharedRegions {
+    /// No regions yet, and these rules for those to come.
+    pub fn new(rules: RegionRules) -> Self {
+        Self { rules, regions: Mutex::default() }
+    }
+
     /// Registers a region of the host; a name that is taken is refused.
     pub(crate) fn register_system(&self, status: SystemRegionStatus) -> Result<()> {
+        if let RegionRules::KeysWith(prefix) = &self.rules
+            && !status.key.trim_start_matches('/').starts_with(prefix.as_str())
+        {
+            return Err(Error::invalid(format!(
+                "keys of shared memory begin with \"{prefix}\" here (--shared-memory)"
+            )));
+        }
         let name = status.name.clone();
         self.add_region(name, || {
             Ok(RegisteredRegion::System(Arc::new(SystemRegion::open(status)?)))
@@ -105,8 +137,19 @@ impl SharedRegions {
         if name.is_empty() {
             return Err(Error::invalid("a shared memory region needs a name"));
         }
-        if self.lock_regions().contains_key(&name) {
-            return Err(name_taken(&name));
+        if self.rules == RegionRules::Nothing {
+            return Err(Error::invalid("this server uses no shared memory (--shared-memory)"));
+        }
+        {
+            let regions = self.lock_regions();
+            if regions.contains_key(&name) {
+                return Err(name_taken(&name));
+            }
+            if regions.len() >= MOST_REGIONS {
+                return Err(Error::full(format!(
+                    "{MOST_REGIONS} regions of shared memory are registered, the most there can be"
+                )));
+            }
         }
         // Not under the lock: it may take a moment.
         let region = open()?;

@@ -76,13 +76,13 @@ impl<'a> SlidingWindow<'a> {
             }
             let room =
                 size.checked_add(step.begin)?.checked_add(step.end)?.checked_sub(step.extent)?;
-            if room < 0 {
+            if !self.round_up {
+                return Some(room.div_euclid(step.stride) + 1).filter(|&windows| windows > 0);
+            }
+            let windows = (room + step.stride - 1).div_euclid(step.stride) + 1;
+            if windows < 1 {
                 return None;
             }
-            if !self.round_up {
-                return Some(room / step.stride + 1);
-            }
-            let windows = (room + step.stride - 1) / step.stride + 1;
             // A window that would start in the padding at the end is left out.
             let last = (windows - 1).checked_mul(step.stride)?;
             Some(if last >= size.checked_add(step.begin)? { windows - 1 } else { windows })
@@ -122,6 +122,31 @@ fn kernel_size(operator: &Operator<'_>, weights: &[Dim], axis: usize) -> Dim {
         Some(sizes) => fixed_dim(sizes.get(axis).map(|&size| size.into())),
         None => weights.get(axis).cloned().unwrap_or(Dim::Unknown),
     }
+}
+
+/// Which window of a convolution or a pool does not fit into what it moves over, for people; `None`
+/// where all that are known do.
+pub(crate) fn describe_unfit_window(operator: &Operator<'_>) -> Option<String> {
+    let weights = match operator.op_type {
+        "Conv" | "ConvInteger" | "FusedConv" | "NhwcFusedConv" => operator.input_dims(1),
+        "QLinearConv" => operator.input_dims(3),
+        "MaxPool" | "AveragePool" | "LpPool" | "QLinearAveragePool" => None,
+        _ => return None,
+    };
+    let [_, _, spatial @ ..] = operator.input_dims(0)? else { return None };
+    let sizes = weights.and_then(|weights| weights.get(2..)).unwrap_or_default();
+    let window = SlidingWindow::of_operator(operator, spatial.len());
+    spatial.iter().enumerate().find_map(|(axis, size)| {
+        let kernel = kernel_size(operator, sizes, axis);
+        let (known, width) = (size.fixed_size()?, kernel.fixed_size()?);
+        let step = window.axis_step(axis, &kernel)?;
+        let is_unfit = known == 0 || window.output_size(axis, size, &kernel) == Dim::Unknown;
+        is_unfit.then(|| {
+            let padding = step.begin.saturating_add(step.end);
+            let name = operator.op_type;
+            format!("the window of {name}, {width} wide, moves over {known}, padded by {padding}")
+        })
+    })
 }
 
 /// The dimensions that a convolution gives, whose weights are the input at `place`.

@@ -34,6 +34,7 @@ use tessera_core::{Result, TensorType};
 use crate::model::{Graph, GraphNode, ValueId};
 
 pub(crate) use control_flow::{control_flow_bodies, infer_body, is_control_flow, scan_length};
+pub(crate) use convolution::describe_unfit_window;
 pub(crate) use element::Element;
 pub(crate) use elementwise::{is_broadcast_arithmetic, is_comparison, is_elementwise};
 pub(crate) use fact::Fact;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tessera_core::{ErrorKind, MemoryLocation, Result, Tensor, concatenate_rows, lock};
 use tessera_engine::EngineSession;
@@ -14,7 +15,8 @@ use crate::batch::{self, BatchPolicy};
 use crate::device_transfer::{bring_to_host, place_for_instance};
 use crate::entropy::entropy_by_row;
 use crate::memory::{HostMemory, SharedHostMemory, TensorMemory};
-use crate::permits::{CorePermit, CorePermits};
+use crate::permits::{CorePermit, CorePermits, PermitRevoker};
+use crate::run_watch::{RunTerminators, UnitRuns, WatchedRunGuard};
 use crate::unit_blocks::{UnitBlocks, input_shapes};
 use crate::worker::batch_item::ExecutedRequest;
 use crate::worker::context::WorkerContext;
@@ -27,14 +29,28 @@ const MOST_ROWS: usize = 16;
 /// Most batches that a worker runs at the same time.
 const MOST_CONCURRENT_RUNS: usize = 4;
 
-/// A session for each block.
-type BlockSessions = Vec<Box<dyn EngineSession>>;
+/// A session for each block, and what ends their runs.
+struct BlockSessions {
+    sessions: Vec<Box<dyn EngineSession>>,
+    terminators: RunTerminators,
+}
+
+/// What bounds a run.
+struct RunBounds {
+    threads: NonZeroUsize,
+    /// How long somebody waits for it.
+    patience: Option<Duration>,
+    /// What gives its cores to others where it does not end.
+    permit: Option<PermitRevoker>,
+}
 
 /// Runs a unit on the CPU.
 pub(super) struct CpuExecutor {
     blocks: Arc<UnitBlocks>,
     permits: Arc<dyn CorePermits>,
     memory: Arc<dyn TensorMemory>,
+    /// Its runs under way.
+    runs: UnitRuns,
     /// Sessions that nobody runs at the moment, by number of threads.
     free_sessions: Mutex<BTreeMap<NonZeroUsize, Vec<BlockSessions>>>,
 }
@@ -43,13 +59,14 @@ impl CpuExecutor {
     /// Loads sessions for the smallest and the largest permit, which are common; others are loaded
     /// when they come up.
     pub(super) fn load_sessions(blocks: Arc<UnitBlocks>, resources: UnitResources) -> Result<Self> {
-        let UnitResources { permits, memory } = resources;
+        let UnitResources { permits, memory, run_watch, .. } = resources;
         let memory: Arc<dyn TensorMemory> = match memory {
             UnitMemory::InProcess(memory) => memory,
             UnitMemory::Shared(endpoint) => Arc::new(SharedHostMemory::new(endpoint)),
         };
         let sizes = permits.permit_sizes();
-        let executor = Self { blocks, permits, memory, free_sessions: Mutex::default() };
+        let runs = UnitRuns::new(run_watch);
+        let executor = Self { blocks, permits, memory, runs, free_sessions: Mutex::default() };
         for threads in [sizes.first(), sizes.last()].into_iter().flatten() {
             let sessions = executor.take_sessions(*threads)?;
             executor.give_sessions_back(*threads, sessions);
@@ -60,7 +77,11 @@ impl CpuExecutor {
     fn take_sessions(&self, threads: NonZeroUsize) -> Result<BlockSessions> {
         match lock(&self.free_sessions).get_mut(&threads).and_then(Vec::pop) {
             Some(free) => Ok(free),
-            None => self.blocks.load_sessions(threads),
+            None => {
+                let sessions = self.blocks.load_sessions(threads)?;
+                let terminators = sessions.iter().filter_map(|session| session.run_terminator());
+                Ok(BlockSessions { terminators: terminators.collect(), sessions })
+            }
         }
     }
 
@@ -71,14 +92,17 @@ impl CpuExecutor {
     /// Runs the unit on so many threads; outputs are in `memory` wherever that can be known before.
     fn run_into(
         &self,
-        threads: NonZeroUsize,
         inputs: Vec<Tensor>,
         memory: &dyn TensorMemory,
         wait: Wait,
+        bounds: RunBounds,
     ) -> Result<Vec<Tensor>> {
+        let RunBounds { threads, patience, permit } = bounds;
         let inputs = &bring_to_host(inputs)?[..];
         let mut sessions = self.take_sessions(threads)?;
-        let result = self.run_sessions(&mut sessions, inputs, memory, wait);
+        let watched = self.runs.begin_run(patience, Arc::clone(&sessions.terminators), permit);
+        let result = self.run_sessions(&mut sessions.sessions, inputs, memory, wait, &watched);
+        drop(watched);
         self.give_sessions_back(threads, sessions);
         // What the engine allocated itself would be copied when it is sent, to one of few buffers
         // that whoever receives it may keep.
@@ -87,21 +111,24 @@ impl CpuExecutor {
 
     fn run_sessions(
         &self,
-        sessions: &mut BlockSessions,
+        sessions: &mut [Box<dyn EngineSession>],
         inputs: &[Tensor],
         memory: &dyn TensorMemory,
         wait: Wait,
+        watched: &WatchedRunGuard<'_>,
     ) -> Result<Vec<Tensor>> {
         let key = input_shapes(inputs);
+        let mut run =
+            |bound| watched.result_of(self.blocks.run_blocks(sessions, inputs, bound, wait));
         match self.blocks.known_output_shapes(&key) {
             Some(Some(shapes)) => {
                 let bound = self.blocks.bind_outputs(&shapes, memory, wait);
-                match bound.and_then(|bound| self.blocks.run_blocks(sessions, inputs, bound)) {
+                match bound.and_then(&mut run) {
                     Err(error)
                         if !matches!(error.kind(), ErrorKind::Full | ErrorKind::TimedOut) =>
                     {
                         // The shapes may depend on what is in the tensors.
-                        let result = self.blocks.run_blocks(sessions, inputs, Vec::new());
+                        let result = run(Vec::new());
                         if result.is_ok() {
                             self.blocks.forget_output_shapes(key);
                         }
@@ -110,9 +137,9 @@ impl CpuExecutor {
                     result => result,
                 }
             }
-            Some(None) => self.blocks.run_blocks(sessions, inputs, Vec::new()),
+            Some(None) => run(Vec::new()),
             None => {
-                let result = self.blocks.run_blocks(sessions, inputs, Vec::new());
+                let result = run(Vec::new());
                 if let Ok(outputs) = &result {
                     self.blocks.remember_output_shapes(key, outputs);
                 }
@@ -161,7 +188,12 @@ impl Executor for CpuExecutor {
         let results = super::catch_panic(|| {
             let begun = Deadline::now().nanoseconds();
             let inputs = self.join_inputs(run)?;
-            let outputs = self.run_into(permit.cores(), inputs, &*self.memory, run.wait)?;
+            let bounds = RunBounds {
+                threads: permit.cores(),
+                patience: run.latest_deadline.map(Deadline::remaining),
+                permit: Some(permit.revoker()),
+            };
+            let outputs = self.run_into(inputs, &*self.memory, run.wait, bounds)?;
             timing.computed = Deadline::now().nanoseconds().saturating_sub(begun);
             permit.finish_run();
             let entropies = request_entropies(run.batch, &outputs, run.rows, entropy_by_row);
@@ -182,14 +214,17 @@ impl Executor for CpuExecutor {
         memory: &HostMemory,
         wait: Wait,
     ) -> Result<Vec<Tensor>> {
-        self.run_into(threads, inputs.to_vec(), memory, wait)
+        let bounds = RunBounds { threads, patience: None, permit: None };
+        self.run_into(inputs.to_vec(), memory, wait, bounds)
     }
 
-    fn release_memory(&self, threads: NonZeroUsize) {
-        let mut free = lock(&self.free_sessions);
-        for session in free.get_mut(&threads).into_iter().flatten().flatten() {
-            session.release_memory();
-        }
+    fn unit_runs(&self) -> &UnitRuns {
+        &self.runs
+    }
+
+    fn release_idle_memory(&self) {
+        self.memory.release_idle_memory();
+        self.blocks.release_grown_memory();
     }
 }
 

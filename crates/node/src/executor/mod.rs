@@ -13,11 +13,13 @@ use std::sync::Arc;
 
 use tessera_core::{Device, Error, Result, Tensor};
 use tessera_deploy::Isolation;
-use tessera_tensormq::{Endpoint, Wait};
+use tessera_tensormq::{Deadline, Endpoint, Wait};
 
 use crate::batch::BatchPolicy;
 use crate::memory::HostMemory;
 use crate::permits::{CorePermit, CorePermits};
+use crate::run_memory::RunMemory;
+use crate::run_watch::{RunWatch, UnitRuns};
 use crate::unit_blocks::UnitBlocks;
 use crate::worker::batch_item::{BatchItem, BatchTiming, ExecutedRequest, RequestEntropy};
 use crate::worker::context::WorkerContext;
@@ -57,8 +59,11 @@ pub(crate) trait Executor: Send + Sync {
         wait: Wait,
     ) -> Result<Vec<Tensor>>;
 
-    /// Has the next run on so many threads give the memory that it needed for itself back.
-    fn release_memory(&self, threads: NonZeroUsize);
+    /// Its runs under way.
+    fn unit_runs(&self) -> &UnitRuns;
+
+    /// Gives memory back that nothing needs at the moment.
+    fn release_idle_memory(&self);
 
     /// The device that it reads tensors on, where that is not the host's memory.
     fn reading_device(&self) -> Option<Device> {
@@ -81,6 +86,8 @@ pub(crate) struct BatchRun<'a> {
     pub(crate) started: u64,
     /// How long it may wait for memory.
     pub(crate) wait: Wait,
+    /// When nobody waits for any of its requests any more.
+    pub(crate) latest_deadline: Option<Deadline>,
 }
 
 impl BatchRun<'_> {
@@ -125,6 +132,17 @@ pub struct UnitResources {
     pub permits: Arc<dyn CorePermits>,
     /// Memory for what is computed.
     pub memory: UnitMemory,
+    /// What runs may take for themselves.
+    pub run_memory: Arc<RunMemory>,
+    /// Who ends runs whose time has passed.
+    pub run_watch: Arc<RunWatch>,
+}
+
+impl UnitResources {
+    /// Cores and memory, and nothing that bounds runs.
+    pub fn new(permits: Arc<dyn CorePermits>, memory: UnitMemory) -> Self {
+        Self { permits, memory, run_memory: Arc::default(), run_watch: Arc::default() }
+    }
 }
 
 /// Who reads what a unit computes.

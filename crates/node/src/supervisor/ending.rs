@@ -99,7 +99,9 @@ impl SupervisorInner {
         drop(slots);
         tracing::warn!(instance = %name, "{reason}; it is started again");
         self.forget_instance(&name);
-        drop(running);
+        if let Some(RunningInstance::Threads(worker)) = running {
+            worker.abandon();
+        }
         let (unit, reason) = (key.0.clone(), reason.to_owned());
         (self.events)(NodeEvent::Down { unit, instance: name, reason, comes_back });
         drop(announcing);
@@ -176,7 +178,7 @@ impl DetachedInstances {
 
 pub(super) fn stop_instance(running: RunningInstance) {
     match running {
-        RunningInstance::Threads(worker) => worker.stop_and_join(),
+        RunningInstance::Threads(worker) => worker.stop_and_join(STOP_GRACE_PERIOD),
         RunningInstance::Process(process) => process.stop_or_kill(STOP_GRACE_PERIOD),
     }
 }

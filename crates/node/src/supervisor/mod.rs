@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tessera_core::{Error, Result};
 use tessera_deploy::{Unit, UnitId};
 use tessera_engine::{CudaOptions, Engine, EngineName};
@@ -27,11 +27,15 @@ use crate::instance_slot::{InstanceSlot, InstanceState, PingTarget};
 use crate::memory::HostMemory;
 use crate::permits::MachineCorePermits;
 use crate::process_protocol::UnitProcessCommand;
+use crate::run_memory::RunMemory;
+use crate::run_watch::RunWatch;
 use crate::worker::{Heartbeat, LocalWorkers};
 use tessera_core::lock;
 
 /// How often instances are looked at.
-const WATCH_INTERVAL: Duration = Duration::from_millis(250);
+pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(250);
+/// How often memory is looked through that nobody uses.
+pub(crate) const RELEASE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What a node needs to know.
 pub struct NodeOptions {
@@ -48,6 +52,17 @@ pub struct NodeOptions {
     pub cache: Option<PathBuf>,
     /// How units run on a GPU.
     pub cuda: CudaOptions,
+    /// What bounds runs.
+    pub run_limits: RunLimits,
+}
+
+/// What bounds runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunLimits {
+    /// Bytes that runs may take for themselves at a time; of a process, where instances are such.
+    pub memory: Option<u64>,
+    /// How long a run may take, whoever waits for it; `None`: as follows from the runs before it.
+    pub time: Option<Duration>,
 }
 
 /// What happens to instances.
@@ -118,6 +133,8 @@ struct SupervisorInner {
     repository: Repository,
     cores: MachineCorePermits,
     memory: Arc<HostMemory>,
+    run_memory: Arc<RunMemory>,
+    run_watch: Arc<RunWatch>,
     cancelled: Arc<CancelledRequests>,
     local_workers: Arc<LocalWorkers>,
     peers: Arc<Peers>,
@@ -146,12 +163,17 @@ impl NodeSupervisor {
             tracing::warn!("{note}");
         }
         let repository = Repository::open(&options.repository)?;
+        let run_memory = options.run_limits.memory.map_or_else(RunMemory::default, RunMemory::new);
+        let run_memory = Arc::new(run_memory);
+        let run_watch = Arc::new(RunWatch::new(options.run_limits.time));
         let inner = Arc::new(SupervisorInner {
             cores: MachineCorePermits::new(options.cores),
             options,
             engine,
             repository,
             memory: Arc::default(),
+            run_memory,
+            run_watch,
             cancelled: Arc::default(),
             peers,
             slots: Mutex::default(),
@@ -168,11 +190,16 @@ impl NodeSupervisor {
         std::thread::Builder::new()
             .name("supervise".to_owned())
             .spawn(move || {
+                let mut released = Instant::now();
                 while let Some(inner) = watched.upgrade() {
                     if inner.is_stopping.load(Ordering::Acquire) {
                         return;
                     }
                     inner.watch_instances();
+                    if released.elapsed() >= RELEASE_INTERVAL {
+                        released = Instant::now();
+                        inner.release_idle_memory();
+                    }
                     drop(inner);
                     std::thread::sleep(WATCH_INTERVAL);
                 }

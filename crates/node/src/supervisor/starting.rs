@@ -84,6 +84,8 @@ impl SupervisorInner {
         let resources = UnitResources {
             permits: Arc::new(self.cores.clone()),
             memory: UnitMemory::InProcess(Arc::clone(&self.memory)),
+            run_memory: Arc::clone(&self.run_memory),
+            run_watch: Arc::clone(&self.run_watch),
         };
         let options = LoadOptions {
             cache: self.options.cache.clone(),
@@ -132,6 +134,7 @@ impl SupervisorInner {
             cores: self.options.cores,
             peers: self.peers.addresses(),
             transport: self.peers.transport(),
+            run_limits: self.options.run_limits,
         };
         let (node, place) = (Arc::downgrade(self), key.clone());
         let on_end = move || {

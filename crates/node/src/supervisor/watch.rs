@@ -10,14 +10,15 @@ use tessera_deploy::UnitId;
 use super::{NodeEvent, SupervisorInner};
 use crate::instance::RunningInstance;
 use crate::instance_slot::InstanceState;
+use crate::memory::TensorMemory;
 use crate::process_protocol::UnitProcessCommand;
 use crate::worker::Heartbeat;
 use tessera_core::lock;
 
 /// How long a process may be silent before it counts as hanging.
 pub(super) const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long one run may take before the instance counts as hanging.
-const LONGEST_RUN: Duration = Duration::from_secs(60);
+/// How long a run may go on that was ended before the instance counts as hanging.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl SupervisorInner {
     /// Starts every instance again whose time has come.
@@ -67,8 +68,17 @@ impl SupervisorInner {
         (self.events)(NodeEvent::Down { unit, instance, reason: error.to_string(), comes_back });
     }
 
+    /// Gives memory of this process back that nothing needs at the moment.
+    pub(super) fn release_idle_memory(&self) {
+        self.memory.release_idle_memory();
+        if self.run_memory.is_calm() {
+            tessera_engine::release_grown_memory(|| self.engine.release_idle_memory());
+        }
+    }
+
     /// Looks at every instance: pings processes, ends those that hang, starts again what is due.
     pub(super) fn watch_instances(self: &Arc<Self>) {
+        self.run_watch.end_overdue_runs();
         let mut hanging = Vec::new();
         {
             let slots = lock(&self.slots);
@@ -79,7 +89,7 @@ impl SupervisorInner {
                         if heard.elapsed() > SILENCE_TIMEOUT {
                             hanging.push((key.clone(), slot.generation, "it does not answer"));
                         } else if is_stuck(heartbeat) {
-                            hanging.push((key.clone(), slot.generation, "a run takes too long"));
+                            hanging.push((key.clone(), slot.generation, "a run does not end"));
                         }
                     }
                     Some(RunningInstance::Threads(worker)) if !worker.is_alive() => {
@@ -88,7 +98,7 @@ impl SupervisorInner {
                     Some(RunningInstance::Threads(worker))
                         if is_stuck(worker.current_heartbeat()) =>
                     {
-                        hanging.push((key.clone(), slot.generation, "a run takes too long"));
+                        hanging.push((key.clone(), slot.generation, "a run does not end"));
                     }
                     _ => {}
                 }
@@ -113,5 +123,5 @@ impl SupervisorInner {
 }
 
 fn is_stuck(heartbeat: Heartbeat) -> bool {
-    Duration::from_millis(heartbeat.busy_ms) > LONGEST_RUN
+    Duration::from_millis(heartbeat.overdue_ms) > ENDING_TIMEOUT
 }

@@ -145,6 +145,7 @@ impl WorkerContext {
                 (ErrorKind::TimedOut, _) => ReplyOutcome::Late,
                 // Whoever was to write its inputs is gone: it is sent again.
                 (ErrorKind::Lost, Some(before)) => ReplyOutcome::Lost(before.instance().to_owned()),
+                (ErrorKind::Invalid, _) => ReplyOutcome::Refused(error.to_string()),
                 _ => ReplyOutcome::Failed(error.to_string()),
             };
             self.reply_without_result(&item.message, &item.route, &outcome);

@@ -9,6 +9,9 @@ use crate::executor::DeviceUse;
 pub struct Heartbeat {
     /// For how long the longest run has been going on, in milliseconds; 0 while nothing runs.
     pub busy_ms: u64,
+    /// For how long a run has gone on beyond its time, in milliseconds; 0 where none has.
+    #[serde(default)]
+    pub overdue_ms: u64,
     /// Requests that were run.
     pub done: u64,
     /// What it did on a device with memory of its own, and what it has there.

@@ -18,7 +18,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tessera_core::{Device, Error, ErrorKind, Result, lock};
 use tessera_deploy::Batching;
@@ -137,9 +137,11 @@ impl Worker {
     pub fn current_heartbeat(&self) -> Heartbeat {
         let now = Deadline::now().nanoseconds();
         let since = self.shared.busy_since.iter().map(|busy| busy.load(Ordering::Relaxed));
+        let runs = self.shared.unit.executor().unit_runs();
         let longest = since.filter(|&since| since > 0).map(|since| now.saturating_sub(since)).max();
         Heartbeat {
             busy_ms: longest.map_or(0, |ns| (ns / 1_000_000).max(1)),
+            overdue_ms: runs.longest_overdue().map_or(0, |time| time.as_millis() as u64),
             done: self.shared.done.load(Ordering::Relaxed),
             device: self.shared.unit.executor().device_use(),
         }
@@ -150,18 +152,53 @@ impl Worker {
         self.threads.iter().all(|thread| !thread.is_finished())
     }
 
-    /// Stops it: what it has begun it ends, what waits in its inbox it leaves.
-    pub fn stop_and_join(self) {
+    /// Stops it: what it has begun it ends, what waits in its inbox it leaves. A run that takes
+    /// longer than `patience` is ended; one that does not end even then is left alone.
+    pub fn stop_and_join(self, patience: Duration) {
         self.shared.request_stop();
+        if !self.wait_for_threads(patience) {
+            self.shared.unit.executor().unit_runs().end_all();
+            if !self.wait_for_threads(patience) {
+                tracing::warn!(instance = self.shared.context.name, "a run of it does not end");
+                return self.abandon();
+            }
+        }
         for thread in self.threads {
             // One that panicked has told so.
             thread.join().ok();
         }
     }
 
+    /// Whether all threads end within this time.
+    fn wait_for_threads(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        loop {
+            if self.threads.iter().all(JoinHandle::is_finished) {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Leaves it alone: it is to stop, and nobody waits for it.
     pub fn stop_without_waiting(self) {
         self.shared.request_stop();
+    }
+
+    /// Leaves it alone, and gives the cores of its runs to others.
+    pub fn abandon(self) {
+        self.shared.request_stop();
+        let runs = self.shared.unit.executor().unit_runs();
+        runs.end_all();
+        runs.abandon_all();
+    }
+
+    /// Gives memory back that nothing needs at the moment.
+    pub fn release_idle_memory(&self) {
+        self.shared.unit.executor().release_idle_memory();
     }
 }
 
@@ -204,9 +241,10 @@ impl WorkerInner {
         }
     }
 
-    /// Waits for the right to run a batch; older requests come first.
+    /// Waits for the right to run a batch; those come first whose turn does.
     fn acquire_permit(&self, batch: &[BatchItem]) -> Result<CorePermit> {
-        let since = batch.iter().map(|item| item.message.accepted()).min().unwrap_or(0);
+        let turn = |item: &BatchItem| item.message.accepted().saturating_add(item.route.turn());
+        let since = batch.iter().map(turn).min().unwrap_or(0);
         self.unit.executor().acquire_permit(since)
     }
 
@@ -216,7 +254,15 @@ impl WorkerInner {
         let deadline = batch.iter().filter_map(|item| item.message.deadline()).max();
         let wait = deadline.map_or(Wait::at_most(WAIT_WITHOUT_DEADLINE), Wait::Until);
         let rows: Vec<usize> = batch.iter().map(|item| item.rows.unwrap_or(1)).collect();
-        let run = BatchRun { context: &self.context, batch: &batch, rows: &rows, started, wait };
+        let has_deadlines = batch.iter().all(|item| item.message.deadline().is_some());
+        let run = BatchRun {
+            context: &self.context,
+            batch: &batch,
+            rows: &rows,
+            started,
+            wait,
+            latest_deadline: deadline.filter(|_| has_deadlines),
+        };
         match executor.run_batch(&run, &mut permit) {
             Ok(ExecutedBatch { results, timing, afterwards }) => {
                 // Before it is sent on: whoever has the answer may ask for the count.

@@ -23,11 +23,13 @@ use tessera_core::{Error, Result};
 use tessera_repository::Repository;
 use tessera_telemetry::{TakeSample, Telemetry};
 
+use crate::access::AccessConfig;
+use crate::audit::AuditTrail;
 use crate::gateway::{BoundGateway, GatewayConfig};
-use crate::listeners::{ListenSetting, Listener, RunningListener};
+use crate::listeners::{ListenSetting, Listener, PortContext, RunningListener};
 use crate::model_files::{FailedModel, ModelFilesConfig};
 use crate::shutdown::{ShutdownSignal, ShutdownTrigger, shutdown_channel};
-use crate::state_folder::create_state_folder;
+use crate::state_folder::{create_state_folder, state_folder};
 use crate::telemetry::{TelemetryConfig, serve_telemetry};
 use service::SiteService;
 use task_descriptions::TaskDescriptions;
@@ -50,6 +52,8 @@ pub struct StandaloneConfig {
     pub metrics: ListenSetting,
     /// Where the REST API is.
     pub rest: ListenSetting,
+    /// Who may ask.
+    pub access: AccessConfig,
     /// What is served from the start on.
     pub models: ModelFilesConfig,
     /// How long to wait for requests when stopping.
@@ -114,6 +118,7 @@ impl StandaloneConfig {
     /// Binds, puts the parts together, and answers from then on. What is wrong with addresses and
     /// files is told all at once, before anything is made.
     pub async fn build(self) -> Result<Standalone> {
+        let access = self.access.open()?;
         let listeners = self.bind_listeners().await?;
         let addresses = listeners.addresses();
         Repository::open_or_create(&self.repository)?;
@@ -129,7 +134,9 @@ impl StandaloneConfig {
             is_up: Arc::clone(&is_up),
             descriptions: TaskDescriptions::default(),
         };
-        let running = listeners.serve_parts(service, &site, &telemetry, &closed)?;
+        let audit = Arc::new(AuditTrail::open(&state_folder(&self.repository))?);
+        let context = PortContext { access, audit, closed };
+        let running = listeners.serve_parts(service, &site, &telemetry, &context)?;
         let Self { models, repository, drain, .. } = self;
         Ok(Standalone { site, addresses, is_up, models, repository, drain, closing, running })
     }
@@ -144,8 +151,7 @@ impl StandaloneConfig {
         self.models.note_unreadable(&mut wrong);
         match (http, grpc, metrics, rest) {
             (Some(http), Some(grpc), Some(metrics), Some(rest)) if wrong.is_empty() => {
-                let GatewayConfig { log, triton_names, .. } = self.gateway.clone();
-                let gateway = BoundGateway { http, grpc, log, triton_names };
+                let gateway = BoundGateway { http, grpc, config: self.gateway.clone() };
                 Ok(BoundListeners { gateway, metrics, rest })
             }
             _ => Err(Error::usage(wrong.join("; "))),
@@ -163,19 +169,19 @@ impl BoundListeners {
         }
     }
 
-    /// Has each part answer at its own, until `closed`.
+    /// Has each part answer at its own, until they are closed.
     fn serve_parts(
         self,
         service: SiteService,
         site: &ManagedSite,
         telemetry: &Arc<Telemetry>,
-        closed: &ShutdownSignal,
+        context: &PortContext,
     ) -> Result<Vec<RunningListener>> {
         let sampled = Arc::clone(&site.site);
         let sample: TakeSample = Arc::new(move || sampled.take_sample());
-        let mut running = Vec::from(self.gateway.serve_protocol(Arc::new(service), closed)?);
-        running.push(serve_telemetry(telemetry, sample, self.metrics, closed));
-        running.push(site.control.serve_rest(self.rest, closed));
+        let mut running = Vec::from(self.gateway.serve_protocol(Arc::new(service), context)?);
+        running.push(serve_telemetry(telemetry, sample, self.metrics, context));
+        running.push(site.control.serve_rest(self.rest, context));
         Ok(running)
     }
 }

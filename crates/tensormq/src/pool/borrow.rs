@@ -122,6 +122,11 @@ impl Pool {
         kind(format!("no buffer of {len} bytes is free: {used} of {all} are in use"))
     }
 
+    /// Asks everyone to let go of buffers that they hold for what is long done.
+    pub fn request_buffers_back(&self) {
+        self.0.request_buffers_back();
+    }
+
     /// How many buffers somebody holds.
     pub fn buffers_in_use(&self) -> usize {
         self.0.usage_counts().0

@@ -36,6 +36,7 @@ use crate::device_transfer::{bring_to_host, place_for_instance};
 use crate::entropy::{entropy_by_row, scores_as_f64};
 use crate::memory::{HostMemory, TensorMemory};
 use crate::permits::CorePermit;
+use crate::run_watch::UnitRuns;
 use crate::unit_blocks::{TensorShapes, UnitBlocks};
 use crate::worker::batch_item::{BatchItem, ExecutedRequest};
 use crate::worker::context::WorkerContext;
@@ -69,6 +70,8 @@ pub(super) struct CudaExecutor {
     gpu_time: Arc<GpuTimeCounter>,
     /// How many runs of its blocks were replayed from a CUDA graph.
     replayed_runs: AtomicU64,
+    /// Its runs under way.
+    runs: UnitRuns,
     /// Whether requests may be sent on before the run that computes what they carry is launched.
     may_send_early: AtomicBool,
     /// Whether replies may be sent before the GPU has computed them.
@@ -111,6 +114,7 @@ impl CudaExecutor {
             queue: GpuQueue::of_gpu(gpu, isolation),
             gpu_time: Arc::default(),
             replayed_runs: AtomicU64::new(0),
+            runs: UnitRuns::new(resources.run_watch),
             may_send_early: AtomicBool::new(is_device_shared(Device::Cuda(gpu))),
             may_reply_early: AtomicBool::new(true),
         })
@@ -148,7 +152,7 @@ impl CudaExecutor {
             let inputs = given.iter().map(|tensor| to_gpu(self.gpu, tensor));
             let inputs = inputs.collect::<Result<Vec<_>>>()?;
             let begun = Instant::now();
-            let outputs = self.run_sessions(sessions, &inputs, &key, bound, is_sent_early)?;
+            let outputs = self.run_sessions(sessions, &inputs, &key, bound, is_sent_early, wait)?;
             let gpu_nanoseconds = self.gpu_time.last_run_nanoseconds(rows);
             sessions.note_launch_time(begun.elapsed(), gpu_nanoseconds);
             let replayed = sessions.replayed_runs() - replayed_before;
@@ -184,16 +188,18 @@ impl CudaExecutor {
         key: &TensorShapes,
         bound: Option<BoundOutputs>,
         is_sent_early: bool,
+        wait: Wait,
     ) -> Result<Vec<Tensor>> {
         let sessions = &mut sessions.sessions;
+        let _watched = self.runs.begin_run(None, Arc::new([]), None);
         let Some(BoundOutputs { targets, outputs }) = bound else {
-            return self.blocks.run_blocks(sessions, inputs, Vec::new());
+            return self.blocks.run_blocks(sessions, inputs, Vec::new(), wait);
         };
-        match self.blocks.run_blocks(sessions, inputs, targets) {
+        match self.blocks.run_blocks(sessions, inputs, targets, wait) {
             Ok(_) => Ok(outputs),
             // The shapes may depend on what is in the tensors.
             Err(_) if !is_sent_early => {
-                let outputs = self.blocks.run_blocks(sessions, inputs, Vec::new())?;
+                let outputs = self.blocks.run_blocks(sessions, inputs, Vec::new(), wait)?;
                 self.blocks.forget_output_shapes(key.clone());
                 Ok(outputs)
             }
@@ -353,8 +359,12 @@ impl Executor for CudaExecutor {
         self.launch_run(launch_inputs, None, wait)
     }
 
+    fn unit_runs(&self) -> &UnitRuns {
+        &self.runs
+    }
+
     /// What a session on a GPU needs for itself comes from an allocator of all of them.
-    fn release_memory(&self, _: NonZeroUsize) {}
+    fn release_idle_memory(&self) {}
 
     fn reading_device(&self) -> Option<Device> {
         Some(Device::Cuda(self.gpu))

@@ -1,0 +1,63 @@
+//! What is read from files that may change while a server runs.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use tessera_core::{Result, lock};
+
+/// How often files are looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Something that is made from files, anew when one of them changes.
+pub(crate) struct Reloading<T> {
+    files: Vec<PathBuf>,
+    make: Box<dyn Fn() -> Result<T> + Send + Sync>,
+    state: Mutex<ReloadingState<T>>,
+}
+
+struct ReloadingState<T> {
+    made: Arc<T>,
+    looked: Instant,
+    changed: Vec<Option<SystemTime>>,
+}
+
+impl<T> Reloading<T> {
+    /// Makes it for the first time.
+    pub(crate) fn new(
+        files: Vec<PathBuf>,
+        make: impl Fn() -> Result<T> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let changed = change_times(&files);
+        let made = Arc::new(make()?);
+        let state = Mutex::new(ReloadingState { made, looked: Instant::now(), changed });
+        Ok(Self { files, make: Box::new(make), state })
+    }
+
+    /// What the files say now. Where they can't be read any more, what they said before.
+    pub(crate) fn current(&self) -> Arc<T> {
+        let mut state = lock(&self.state);
+        if state.looked.elapsed() >= LOOK_INTERVAL {
+            state.looked = Instant::now();
+            let changed = change_times(&self.files);
+            if changed != state.changed {
+                state.changed = changed;
+                match (self.make)() {
+                    Ok(made) => {
+                        state.made = Arc::new(made);
+                        tracing::info!(file = %self.files[0].display(), "read again");
+                    }
+                    Err(error) => tracing::error!(%error, "what was read before is kept"),
+                }
+            }
+        }
+        Arc::clone(&state.made)
+    }
+}
+
+fn change_times(files: &[PathBuf]) -> Vec<Option<SystemTime>> {
+    files
+        .iter()
+        .map(|file| std::fs::metadata(file).and_then(|found| found.modified()).ok())
+        .collect()
+}
