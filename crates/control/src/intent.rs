@@ -95,6 +95,9 @@ pub struct TaskDefinition {
     /// Whether an exit that was not certain enough may answer where the rest fails.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub degrade: bool,
+    /// How much of the cores it gets beside others that want them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u64>,
     /// What keeps its units apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
@@ -120,6 +123,7 @@ impl TaskDefinition {
             exits: BTreeMap::new(),
             deadline_ms: None,
             degrade: false,
+            weight: None,
             isolation: None,
             replicas: None,
             device: None,

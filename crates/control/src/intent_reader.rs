@@ -15,6 +15,8 @@ use crate::names::{self, shorten_name};
 pub(crate) const DEADLINE_MS: RangeInclusive<u64> = 1..=86_400_000;
 pub(crate) const REPLICAS: RangeInclusive<u64> = 1..=64;
 pub(crate) const ROWS: RangeInclusive<u64> = 1..=65_536;
+/// Weights of tasks.
+pub(crate) const WEIGHTS: RangeInclusive<u64> = 1..=1000;
 pub(crate) const WAIT_MS: RangeInclusive<u64> = 0..=60_000;
 
 /// What a device is called, as a regular expression.
@@ -26,12 +28,13 @@ const EXPECTED_BLOCK: &str = "the name of a model, MODEL/NUMBER, or the hash of 
 const EXPECTED_STEP_INPUT: &str = "STEP, STEP.N or $N";
 const SYSTEM_FIELDS: [&str; 4] = ["blocks", "tasks", "fusion", "isolation"];
 const STEP_FIELDS: [&str; 4] = ["name", "block", "inputs", "device"];
-const TASK_FIELDS: [&str; 10] = [
+const TASK_FIELDS: [&str; 11] = [
     "path",
     "model",
     "exits",
     "deadline_ms",
     "degrade",
+    "weight",
     "isolation",
     "replicas",
     "device",
@@ -174,6 +177,7 @@ impl IntentReader {
         task.deadline_ms = self.read_integer(located, "deadline_ms", DEADLINE_MS);
         task.replicas = self.read_count(located, "replicas", REPLICAS);
         task.max_rows = self.read_count(located, "max_rows", ROWS);
+        task.weight = self.read_integer(located, "weight", WEIGHTS);
         task
     }
 

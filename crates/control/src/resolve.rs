@@ -115,6 +115,7 @@ pub(crate) fn resolve_settings(
     TaskSettings {
         deadline: task.deadline_ms.map_or(defaults.deadline, Duration::from_millis),
         degrade: task.degrade,
+        weight: task.weight.unwrap_or(usual.weight),
         isolation: task.isolation.or(system_isolation).unwrap_or(defaults.isolation),
         replicas: task.replicas.unwrap_or(usual.replicas),
         device,

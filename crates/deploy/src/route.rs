@@ -59,6 +59,8 @@ pub struct TaskRoute {
     pub deadline: Duration,
     /// Whether the last exit may answer where the rest fails or takes too long.
     pub degrade: bool,
+    /// How much of the cores it gets beside others that want them.
+    pub weight: u64,
     /// Whether dimensions of inputs that have the same name must have the same size.
     pub relies_on_dim_names: bool,
     /// Most rows of a request; 0 where the first dimension is no batch.
@@ -132,6 +134,7 @@ pub(crate) fn build_route(task: &PlannedTask, placed: &[FusedRun]) -> Result<Tas
         exits,
         deadline: task.settings.deadline,
         degrade: task.settings.degrade,
+        weight: task.settings.weight,
         relies_on_dim_names: graph.relies_on_dim_names,
         max_rows: if graph.is_row_wise() { task.settings.max_rows } else { 0 },
     })

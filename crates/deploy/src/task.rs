@@ -20,6 +20,8 @@ pub struct TaskSettings {
     /// Whether an exit that was not certain enough may answer where the rest fails or takes too
     /// long.
     pub degrade: bool,
+    /// How much of the cores it gets beside others that want them.
+    pub weight: u64,
     /// What keeps its units apart.
     pub isolation: Isolation,
     /// How many instances of each of its units there are.
@@ -46,6 +48,7 @@ impl Default for TaskSettings {
         Self {
             deadline: Duration::from_secs(30),
             degrade: false,
+            weight: 1,
             isolation: Isolation::Thread,
             replicas: 1,
             device: Device::Cpu,

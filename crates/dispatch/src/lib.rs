@@ -19,6 +19,7 @@ mod request_parts;
 mod routing_table;
 mod state;
 mod statistics;
+mod turns;
 
 pub use device_tensors::ExportInput;
 pub use dispatcher::{AllocateInput, Dispatcher, DispatcherOptions};

@@ -28,6 +28,8 @@ pub(crate) struct PendingRequest {
     /// What it was expected to cost, in seconds of computing.
     pub(crate) cost: f64,
     pub(crate) accepted: u64,
+    /// When it is its turn, by the same clock.
+    pub(crate) turn: u64,
     /// The generation of the table that it was accepted under.
     pub(crate) generation: u64,
     pub(crate) deadline: Deadline,
@@ -94,6 +96,7 @@ impl PendingRequest {
             rows,
             bytes,
             cost: 0.0,
+            turn: accepted,
             accepted,
             generation: 0,
             deadline,

@@ -94,6 +94,7 @@ fn start(
     };
     let unit = UnitId("u".into());
     let route = TaskRoute {
+        weight: 1,
         task: "t".into(),
         version: "1".into(),
         inputs: vec![port("x")],

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value, json};
 
 use super::component_reference;
-use crate::intent_reader::{DEADLINE_MS, DEVICE_PATTERN, REPLICAS, ROWS, WAIT_MS};
+use crate::intent_reader::{DEADLINE_MS, DEVICE_PATTERN, REPLICAS, ROWS, WAIT_MS, WEIGHTS};
 use crate::names;
 
 pub(super) fn all_schemas() -> Value {
@@ -170,6 +170,7 @@ fn task_of(what: &str, path: Value) -> Value {
             ("exits", with_description(exits, "Thresholds of exits, by their names.")),
             ("deadline_ms", range_schema(&DEADLINE_MS)),
             ("degrade", json!({"type": "boolean", "default": false})),
+            ("weight", range_schema(&WEIGHTS)),
             ("isolation", schema_reference("Isolation")),
             ("replicas", range_schema(&REPLICAS)),
             ("device", schema_reference("Device")),

@@ -10,12 +10,13 @@ use tessera_core::{Error, Result};
 use tessera_deploy::{SourceRoute, UnitId};
 use tessera_tensormq::{Message, RequestId};
 
-use crate::admission::AdmissionControl;
+use crate::admission::{AdmissionControl, RequestLoad};
 use crate::inference::Refusal;
 use crate::instances::{ChosenInstances, InstanceTable};
 use crate::pending_request::{InferenceResult, PendingRequest, REPLY_INBOX};
 use crate::request_parts::{PartInFlight, PartsInFlight, WaitingParts};
 use crate::routing_table::{RouteChange, RoutingTable, TaskEntry};
+use crate::turns::TaskTurns;
 
 /// Tasks, instances and requests.
 pub(crate) struct DispatcherState {
@@ -27,6 +28,12 @@ pub(crate) struct DispatcherState {
     alive: BTreeMap<u64, usize>,
     waiting: WaitingParts,
     in_flight: PartsInFlight,
+    turns: TaskTurns,
+}
+
+/// What a request asks of the cores and of memory.
+fn request_load(entry: &TaskEntry, cost: f64, bytes: usize) -> RequestLoad<'_> {
+    RequestLoad { task: &entry.route.task, weight: entry.route.weight, cost, bytes }
 }
 
 /// A message that is to be sent.
@@ -50,6 +57,7 @@ impl DispatcherState {
             alive: BTreeMap::new(),
             waiting: WaitingParts::default(),
             in_flight: PartsInFlight::default(),
+            turns: TaskTurns::default(),
         }
     }
 
@@ -168,14 +176,17 @@ impl DispatcherState {
     ) -> Result<(), Refusal> {
         // A batch without rows takes a run as well.
         let cost = self.admission.expected_cost(&entry.route.task) * rows.max(1) as f64;
-        self.admission.admit_request(cost, bytes, allowed)
+        self.admission.admit_request(&request_load(entry, cost, bytes), allowed)
     }
 
     /// Takes a request in.
     pub(crate) fn insert_request(&mut self, mut pending: PendingRequest) {
         let task = &pending.entry.route.task;
         pending.cost = self.admission.expected_cost(task) * pending.rows.max(1) as f64;
-        self.admission.add_request(pending.cost, pending.bytes);
+        let load = request_load(&pending.entry, pending.cost, pending.bytes);
+        let share = self.admission.share_time(&load);
+        pending.turn = self.turns.take_turn(task, pending.accepted, share);
+        self.admission.add_request(&load);
         pending.generation = self.table.generation();
         *self.alive.entry(pending.generation).or_default() += 1;
         self.waiting.push_request(task, pending.number, pending.parts.len());
@@ -188,8 +199,10 @@ impl DispatcherState {
         // What a row takes is not learnt from none.
         let computed = pending.computed_seconds().filter(|_| pending.rows > 0);
         let per_row = computed.map(|all| all / pending.rows as f64);
-        let task = &pending.entry.route.task;
-        self.admission.remove_request(task, pending.cost, pending.bytes, per_row);
+        let load = request_load(&pending.entry, pending.cost, pending.bytes);
+        if self.admission.remove_request(&load, per_row) {
+            self.turns.forget_task(load.task);
+        }
         if let Some(count) = self.alive.get_mut(&pending.generation) {
             *count -= 1;
             if *count == 0 {
@@ -199,8 +212,8 @@ impl DispatcherState {
         Some(pending)
     }
 
-    /// Everything that can be sent now: the oldest first, as far as every instance on its way has
-    /// room.
+    /// Everything that can be sent now, as far as every instance on its way has room: those first
+    /// whose turn comes first.
     pub(crate) fn take_sendable(&mut self) -> (Vec<OutgoingMessage>, InferenceResults) {
         let (mut outgoing, mut results) = (Vec::new(), Vec::new());
         loop {
@@ -210,10 +223,10 @@ impl DispatcherState {
                 part.is_none_or(|part| part.result.is_some())
             });
             let next = self.waiting.next_parts().filter_map(|(task, number, part)| {
-                Some((self.requests.get(&number)?.accepted, number, part, task.to_owned()))
+                Some((self.requests.get(&number)?.turn, number, part, task.to_owned()))
             });
             let mut heads: Vec<(u64, RequestId, usize, String)> = next.collect();
-            heads.sort_unstable_by_key(|(accepted, number, ..)| (*accepted, *number));
+            heads.sort_unstable_by_key(|(turn, number, ..)| (*turn, *number));
             let mut sent = false;
             for (_, number, part, task) in heads {
                 let Some(chosen) = self.choose_instances(number) else {
@@ -248,7 +261,8 @@ impl DispatcherState {
         let pending = self.requests.get(&number).ok_or_else(missing)?;
         let flight = self.in_flight.next_flight();
         let hops = pending.entry.route_hops(&instances);
-        let route = SourceRoute::write(REPLY_INBOX, flight, &hops)?;
+        let turn = pending.turn.saturating_sub(pending.accepted);
+        let route = SourceRoute::write(REPLY_INBOX, flight, &hops)?.with_turn(turn);
         let inputs = pending.parts.get(part).ok_or_else(missing)?.inputs.clone();
         let task = pending.entry.route.task.clone();
         let message = Message::new(number, &task, route.as_bytes())?

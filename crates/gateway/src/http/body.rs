@@ -15,8 +15,8 @@ use crate::byte_budget::ByteLease;
 /// Where the JSON ends and binary tensors begin, in requests and in responses.
 pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
 
-/// Compressed bytes that are decompressed at once: they become 4 MiB at the very most.
-const PIECE_BYTES: usize = 4096;
+/// Compressed bytes that are decompressed at once: they become half a MiB at the very most.
+const PIECE_BYTES: usize = 512;
 
 /// What is read of a failed request before its connection is closed instead.
 const MOST_DISCARDED: u64 = 64 << 20;
@@ -159,7 +159,12 @@ impl BodyReader {
     async fn next_chunk(&mut self) -> HttpResult<Bytes> {
         if let (Some(decoder), false) = (&mut self.decoder, self.compressed.is_empty()) {
             let piece = self.compressed.split_to(self.compressed.len().min(PIECE_BYTES));
-            return decoder.decode_piece(&piece).map_err(not_compressed);
+            let decoded = decoder.decode_piece(&piece).map_err(not_compressed)?;
+            if decoded.len() > 16 * PIECE_BYTES {
+                // What unfolds so much takes its time: others are next.
+                tokio::task::yield_now().await;
+            }
+            return Ok(decoded);
         }
         match self.body.frame().await {
             Some(Ok(frame)) => {

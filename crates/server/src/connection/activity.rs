@@ -2,13 +2,14 @@
 //! stream depend on that.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use tessera_core::lock;
 use tessera_gateway::{AnswerLease, ConnectionBytes};
 
 /// What is going on at a connection.
@@ -22,6 +23,8 @@ pub(crate) struct ConnectionActivity {
     answers: AtomicUsize,
     /// Bytes of both.
     bytes: ConnectionBytes,
+    /// What answers hold that were handed over to be written, and may not be written yet.
+    handed_over: Mutex<Vec<AnswerLease>>,
 }
 
 impl ConnectionActivity {
@@ -47,6 +50,11 @@ impl ConnectionActivity {
         self.requests.load(Ordering::Relaxed) > 0
     }
 
+    /// All that was handed over to be written is written.
+    pub(crate) fn note_flushed(&self) {
+        lock(&self.handed_over).clear();
+    }
+
     /// Whether an answer is being sent.
     pub(crate) fn is_answering(&self) -> bool {
         self.answers.load(Ordering::Relaxed) > 0
@@ -64,7 +72,7 @@ impl RequestUnderWay {
     pub(crate) fn answer_with(mut self, body: Body, lease: Option<AnswerLease>) -> Body {
         self.is_answering = true;
         self.activity.answers.fetch_add(1, Ordering::Relaxed);
-        Body::new(AnswerBody { body, _lease: lease, _request: self })
+        Body::new(AnswerBody { body, lease, request: self })
     }
 }
 
@@ -80,8 +88,14 @@ impl Drop for RequestUnderWay {
 /// The body of an answer.
 struct AnswerBody {
     body: Body,
-    _lease: Option<AnswerLease>,
-    _request: RequestUnderWay,
+    lease: Option<AnswerLease>,
+    request: RequestUnderWay,
+}
+
+impl Drop for AnswerBody {
+    fn drop(&mut self) {
+        lock(&self.request.activity.handed_over).extend(self.lease.take());
+    }
 }
 
 impl http_body::Body for AnswerBody {
