@@ -1,6 +1,7 @@
 //! Files mapped into memory, read-only.
 
-use std::fs::File;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,11 +17,18 @@ impl FileMapping {
     /// Maps the file at `path`.
     pub fn map_file(path: &Path) -> Result<Self> {
         let shown = path.display();
-        let file = File::open(path).map_err(|error| Error::from_io(shown.to_string(), &error))?;
-        let metadata =
-            file.metadata().map_err(|error| Error::from_io(shown.to_string(), &error))?;
+        let failed = |error: std::io::Error| Error::from_io(shown.to_string(), &error);
+        let not_a_file = || Error::usage(format!("{shown}: not a file"));
+        // To open a device may do something, so it is looked at first; and a pipe that takes the
+        // file's place in between would have us wait for a writer, but for the flag.
+        if !path.metadata().map_err(failed)?.is_file() {
+            return Err(not_a_file());
+        }
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = file.map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(Error::usage(format!("{shown}: not a file")));
+            return Err(not_a_file());
         }
         if metadata.len() == 0 {
             return Ok(Self { map: None });

@@ -7,9 +7,9 @@ use prost::Message;
 use tessera_core::{
     ContentHash, DType, Dim, Error, Result, Tensor, TensorMut, TensorType, display_shape,
 };
-use tessera_graph::Block;
 use tessera_graph::onnx::tensor_shape_proto::{Dimension, dimension::Value};
 use tessera_graph::onnx::{ModelProto, TensorShapeProto, type_proto};
+use tessera_graph::{Block, MOST_UNIT_NODES};
 
 use crate::FileMapping;
 
@@ -58,6 +58,14 @@ impl Program {
                 block.hash().short_hex(),
                 weights.len(),
                 block.weights().len()
+            )));
+        }
+        let (nodes, constants) = (block.node_count(), block.constant_count());
+        if nodes.max(constants) > MOST_UNIT_NODES {
+            return Err(Error::unsupported(format!(
+                "block {}: {nodes} nodes and {constants} weights, expected at most \
+                 {MOST_UNIT_NODES} of either: cut the model into more blocks",
+                block.hash().short_hex()
             )));
         }
         for (expected, found) in block.weights().iter().zip(&weights) {

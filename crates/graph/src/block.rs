@@ -7,6 +7,8 @@
 //! changes the hash only where a definition changed. Weights appear as hashes of their elements.
 //! Shapes of inputs are not part of it: the same layers at another batch size are the same block.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use prost::Message;
 use tessera_core::{ContentHash, DType, Error, Result};
@@ -61,6 +63,7 @@ pub struct Block {
     weights: Vec<WeightRef>,
     operators: Vec<String>,
     node_count: usize,
+    constant_count: usize,
 }
 
 impl Block {
@@ -79,10 +82,10 @@ impl Block {
             Ok(BlockPort { name: info.name().to_owned(), dtype })
         };
         let mut operators: Vec<String> = Vec::new();
+        let mut known = HashSet::new();
         for node in &graph.node {
-            let shown = display_operator(node.domain(), node.op_type());
-            if !operators.contains(&shown) {
-                operators.push(shown);
+            if known.insert((node.domain(), node.op_type())) {
+                operators.push(display_operator(node.domain(), node.op_type()));
             }
         }
         Ok(Self {
@@ -97,6 +100,7 @@ impl Block {
                 .collect::<Result<_>>()?,
             operators,
             node_count: graph.node.len(),
+            constant_count: graph.initializer.len() + graph.sparse_initializer.len(),
         })
     }
 
@@ -133,6 +137,11 @@ impl Block {
     /// How many nodes it has.
     pub fn node_count(&self) -> usize {
         self.node_count
+    }
+
+    /// How many weights it has, with those that are part of its file.
+    pub fn constant_count(&self) -> usize {
+        self.constant_count
     }
 
     /// Bytes of the weights that are stored on their own.

@@ -1,7 +1,7 @@
 //! Writes nodes of a graph as a block, in its one form.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 use prost::Message;
@@ -249,9 +249,10 @@ impl BlockWriter<'_> {
     }
 
     fn finish_block(mut self, outputs: Vec<ValueId>) -> Result<ExtractedBlock> {
+        let passed_on: HashSet<ValueId> = self.inputs.iter().copied().collect();
         for (index, &value) in outputs.iter().enumerate() {
             let known = self.names.get(&value).cloned().unwrap_or_default();
-            let is_made = self.graph.producer(value).is_some() && !self.inputs.contains(&value);
+            let is_made = self.graph.producer(value).is_some() && !passed_on.contains(&value);
             let name = if is_made {
                 known
             } else {

@@ -8,6 +8,7 @@ use tessera_core::{ContentHash, Error, Result};
 
 use crate::block::Block;
 use crate::block_graph::{BlockGraph, BlockNode, TensorSource};
+use crate::limits::MOST_UNIT_NODES;
 use crate::onnx::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use crate::operator_versions::means_the_same;
 use crate::operators::{self, canonical_domain};
@@ -31,6 +32,13 @@ pub fn fuse_blocks(
             })
         })
         .collect::<Result<Vec<_>>>()?;
+    let nodes = models.iter().flat_map(|model| &model.graph).map(|graph| graph.node.len());
+    let nodes: usize = nodes.sum();
+    if nodes > MOST_UNIT_NODES {
+        return Err(Error::unsupported(format!(
+            "{nodes} nodes in one unit, expected at most {MOST_UNIT_NODES}"
+        )));
+    }
     let mut opsets = BTreeMap::new();
     for opset in models.iter().flat_map(|model| &model.opset_import) {
         let version = opsets.entry(canonical_domain(opset.domain()).to_owned()).or_insert(1);

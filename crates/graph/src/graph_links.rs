@@ -33,7 +33,7 @@ pub(crate) fn link_graph(graph: &mut Graph) -> Result<()> {
     })?;
     let mut slots: Vec<Option<GraphNode>> =
         std::mem::take(&mut graph.nodes).into_iter().map(Some).collect();
-    let live = live_nodes(&order, &slots, &maker, &graph.outputs);
+    let live = live_nodes(&order, &slots, &maker, graph.outputs());
     graph.nodes = order
         .iter()
         .filter(|&&node| live[node as usize])

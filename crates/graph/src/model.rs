@@ -1,6 +1,6 @@
 //! The graph of a model, indexed: values and nodes are numbers, bodies list what they capture.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 use tessera_core::{ContentHash, DType, TensorType};
@@ -167,7 +167,9 @@ pub struct Graph {
     pub(crate) names: Vec<String>,
     pub(crate) nodes: Vec<GraphNode>,
     pub(crate) inputs: Vec<ValueId>,
-    pub(crate) outputs: Vec<ValueId>,
+    outputs: Vec<ValueId>,
+    /// The same, to look one up.
+    output_set: HashSet<ValueId>,
     pub(crate) weights: HashMap<ValueId, Weight>,
     pub(crate) declared: HashMap<ValueId, TensorType>,
     pub(crate) opsets: BTreeMap<String, i64>,
@@ -186,6 +188,28 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// A graph of nothing, with these versions of operator domains.
+    pub(crate) fn empty(opsets: BTreeMap<String, i64>) -> Self {
+        Self {
+            name: String::new(),
+            names: Vec::new(),
+            nodes: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            output_set: HashSet::new(),
+            weights: HashMap::new(),
+            declared: HashMap::new(),
+            opsets,
+            producer: Vec::new(),
+            consumers: Vec::new(),
+            constant: Vec::new(),
+            optional: HashMap::new(),
+            fixed_inputs: Vec::new(),
+            relies_on_dim_names: false,
+            map_outputs: Vec::new(),
+        }
+    }
+
     /// Name that the file gives the graph.
     pub fn name(&self) -> &str {
         &self.name
@@ -240,11 +264,18 @@ impl Graph {
     #[must_use]
     pub fn with_outputs(mut self, values: impl IntoIterator<Item = ValueId>) -> Self {
         for value in values {
-            if !self.outputs.contains(&value) {
-                self.outputs.push(value);
-            }
+            self.add_output(value);
         }
         self
+    }
+
+    /// Makes a value an output; returns whether it was none before.
+    pub(crate) fn add_output(&mut self, value: ValueId) -> bool {
+        let is_new = self.output_set.insert(value);
+        if is_new {
+            self.outputs.push(value);
+        }
+        is_new
     }
 
     /// What stands for an input where a caller leaves it out; `None` where it has to be given.
@@ -322,7 +353,7 @@ impl Graph {
 
     /// Whether a value is an output of the model.
     pub fn is_output(&self, id: ValueId) -> bool {
-        self.outputs.contains(&id)
+        self.output_set.contains(&id)
     }
 
     /// Bytes of all constants.

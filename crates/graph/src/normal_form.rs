@@ -104,7 +104,7 @@ fn take_identities_away(graph: &mut Graph) {
         ([Some(input)], [Some(output)])
             if node.domain.is_empty()
                 && node.op_type == "Identity"
-                && !graph.outputs.contains(output) =>
+                && !graph.is_output(*output) =>
         {
             Some((*output, *input))
         }

@@ -14,7 +14,7 @@ use crate::block_graph::{BlockGraph, BlockNode, TensorPort, TensorSource};
 use crate::block_writer::{ExtractedBlock, extract_block};
 use crate::cost;
 use crate::cuts::{Cut, CutPoints};
-use crate::exits::{self, Exit, ExitBranches, ExitSpec};
+use crate::exits::{self, Exit, ExitBranch, ExitBranches, ExitSpec};
 use crate::infer::InferredTypes;
 use crate::model::{Graph, NodeId, ValueId};
 use crate::operators;
@@ -475,12 +475,14 @@ impl PartAssignment<'_> {
         mut assembly: PartitionAssembly,
         branches: &ExitBranches,
     ) -> Result<Partition> {
+        let branch_of: HashMap<ValueId, &ExitBranch> =
+            branches.branches.iter().map(|branch| (branch.value, branch)).collect();
         for &id in self.graph.outputs() {
             let port = self.tensor_port(id)?;
             let source = assembly.sources.get(&id).copied().ok_or_else(|| {
                 Error::invalid(format!("output \"{}\" is computed by no block", port.name))
             })?;
-            let Some(branch) = branches.branches.iter().find(|branch| branch.value == id) else {
+            let Some(branch) = branch_of.get(&id) else {
                 assembly.partition.graph.outputs.push((port, source));
                 continue;
             };

@@ -14,6 +14,12 @@ use crate::size_estimate::SizeEstimates;
 /// What is computed again costs at most this share of the bytes that a model moves.
 const MOST_SHARE: u64 = 16;
 
+/// What is computed again needs at most this many inputs of the model.
+const MOST_INPUTS: usize = 16;
+
+/// At most this many nodes are computed again in all, were there a block for each of the others.
+const MOST_WORK: usize = 4 << 20;
+
 /// The nodes that every block which needs them computes for itself.
 #[derive(Clone, Debug)]
 pub(crate) struct RecomputedNodes {
@@ -38,6 +44,10 @@ impl RecomputedNodes {
         let light = LightNodes::find(graph, sizes, order);
         for value in light.long_lived_values(graph, order) {
             found.insert_with_ancestors(graph, value);
+        }
+        let again = found.is_recomputed.iter().filter(|&&is_recomputed| is_recomputed).count();
+        if again.saturating_mul(order.len().saturating_sub(again)) > MOST_WORK {
+            return Self::none(graph);
         }
         for (value, inputs) in light.inputs_of.into_iter().enumerate() {
             let made = graph.producer(ValueId(value as u32));
@@ -134,7 +144,12 @@ impl LightNodes {
             let is_small =
                 needed.is_some_and(|needed| needed <= sizes.small_input.max(own.unwrap_or(0)));
             let leaves = node.produced_values().any(|value| graph.is_output(value));
-            if inputs.is_empty() || cost > most_cost || !is_small || leaves {
+            if inputs.is_empty()
+                || inputs.len() > MOST_INPUTS
+                || cost > most_cost
+                || !is_small
+                || leaves
+            {
                 continue;
             }
             light.is_light[id.index()] = true;

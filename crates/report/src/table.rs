@@ -4,6 +4,10 @@ use tessera_core::Result;
 
 use crate::output::print_line;
 
+/// Columns are padded to this width at most. A name may be longer than any terminal is wide, and
+/// would have every other row be as long.
+const MOST_PADDED: usize = 160;
+
 /// A table with aligned columns; those of numbers to the right.
 #[derive(Clone, Debug)]
 pub struct Table {
@@ -38,6 +42,7 @@ impl Table {
             let cells = self.rows.iter().chain([&heads]).filter_map(|row| row.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
+        let width = |column| width(column).min(MOST_PADDED);
         let widths: Vec<usize> = (0..heads.len()).map(width).collect();
         let mut text = String::new();
         for row in [&heads].into_iter().chain(&self.rows) {
@@ -84,6 +89,7 @@ impl Table {
 /// it needs.
 pub fn align_facts<Key: AsRef<str>>(facts: &[(Key, String)]) -> String {
     let width = facts.iter().map(|(key, _)| key.as_ref().chars().count()).max().unwrap_or(0);
+    let width = width.min(MOST_PADDED);
     let lines = facts.iter().map(|(key, value)| format!("{:<width$}  {value}\n", key.as_ref()));
     lines.collect()
 }
@@ -113,6 +119,19 @@ mod tests {
     #[test]
     fn values_with_commas_and_quotes_are_quoted() {
         assert_eq!(sample().to_csv(), "name,size\n\"a, \"\"b\"\"\",1\nµ,12.80 MB\n");
+    }
+
+    #[test]
+    fn a_name_of_any_length_is_shown_and_pads_no_other_row() {
+        let (long, mut table) = ("n".repeat(100_000), Table::new(&["name", ">size"]));
+        table.add_row([long.clone(), "1".to_owned()]);
+        table.add_row(["b".to_owned(), "12".to_owned()]);
+        let text = table.to_text();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], format!("{long}     1"));
+        assert_eq!(lines[2].len(), MOST_PADDED + "  size".len());
+        let facts = align_facts(&[(long, "a".to_owned()), ("k".to_owned(), "b".to_owned())]);
+        assert!(facts.ends_with("  b\n") && facts.len() < 101_000, "{}", facts.len());
     }
 
     #[test]

@@ -9,8 +9,8 @@ use tessera_core::{Error, Result, is_plain_name, is_unshown};
 use tessera_engine::FileMapping;
 use tessera_graph::onnx::without_map_outputs;
 use tessera_graph::{
-    CutPoints, ExitSpec, ExternalData, Graph, InferredTypes, Partition, Split, TensorPort, ValueId,
-    fold_shapes, infer,
+    CutPoints, ExitSpec, ExternalData, Graph, InferredTypes, MOST_UNIT_NODES, Partition, Split,
+    TensorPort, ValueId, check_constants, fold_shapes, infer,
 };
 
 use crate::model_description::ModelDescription;
@@ -80,6 +80,7 @@ impl ModelFile {
         let types = infer::infer_types(&graph, &shapes)?;
         let graph = fold_shapes(graph, &types)?;
         let types = infer::infer_types(&graph, &shapes)?;
+        check_constants(&graph, &types)?;
         let exits = match exits {
             [] => read_manifest(&manifest_path(path))?,
             _ => exits.to_vec(),
@@ -104,7 +105,10 @@ impl ModelFile {
     /// off, or as many as it can be cut into.
     pub fn split_into_blocks(&self, split: Option<&Split>) -> Result<Partition> {
         let points = self.cut_points()?;
-        let wanted = DEFAULT_BLOCKS.max(self.exits.len() + 1).min(points.cuts.len() + 1);
+        // Blocks that engines load in seconds; twice as many as needed, as they are not all of a size.
+        let loadable = self.graph.nodes().len().div_ceil(MOST_UNIT_NODES / 2);
+        let wanted = DEFAULT_BLOCKS.max(self.exits.len() + 1).max(loadable);
+        let wanted = wanted.min(points.cuts.len() + 1);
         let split = split.cloned().unwrap_or(Split::Blocks(wanted));
         tessera_graph::split_into_chain(&self.graph, &self.types, &split, &self.exits)
             .map_err(|error| error.with_context(self.path.display()))
@@ -250,12 +254,13 @@ struct ExitManifest {
 }
 
 fn read_manifest(path: &Path) -> Result<Vec<ExitSpec>> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
+    match path.metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(Error::from_io(path.display(), &error)),
-    };
-    let manifest: ExitManifest = serde_json::from_str(&text)
+        Ok(_) => {}
+    }
+    let text = FileMapping::map_file(path)?;
+    let manifest: ExitManifest = serde_json::from_slice(text.as_ref())
         .map_err(|error| Error::invalid(format!("{}: {error}", path.display())))?;
     Ok(manifest.exits)
 }

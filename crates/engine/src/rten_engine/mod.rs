@@ -4,6 +4,7 @@
 //! itself does with the weights of a model; the other dtypes are refused by name.
 
 mod convert;
+mod deep_stack;
 mod guard;
 
 use std::collections::HashMap;
@@ -14,7 +15,9 @@ use std::sync::{Arc, Mutex};
 use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool};
 use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut, lock};
 
+use deep_stack::with_stack_for;
 use guard::guard_panics;
+use tessera_graph::MOST_UNIT_NODES;
 
 use crate::program::check_run_arguments;
 use crate::{Engine, EngineSession, LoadOptions, Program};
@@ -84,7 +87,7 @@ impl Engine for Rten {
         let ports = |ports: &[tessera_graph::BlockPort]| {
             ports.iter().map(|port| (port.name.clone(), port.dtype)).collect::<Vec<_>>()
         };
-        let session = RtenSession::new(
+        let mut session = RtenSession::new(
             model,
             weights,
             label,
@@ -92,6 +95,7 @@ impl Engine for Rten {
             ports(block.outputs()),
             pool,
         )?;
+        session.node_count = block.node_count();
         Ok(Box::new(session))
     }
 
@@ -169,6 +173,9 @@ struct RtenSession {
     input_ids: Vec<NodeId>,
     output_ids: Vec<NodeId>,
     any_input_dtype: bool,
+    node_count: usize,
+    /// Whether rten has found the order of the nodes, which it does in the first run.
+    is_planned: bool,
     pool: Arc<ThreadPool>,
 }
 
@@ -194,6 +201,8 @@ impl RtenSession {
             input_ids,
             output_ids,
             any_input_dtype: false,
+            node_count: MOST_UNIT_NODES,
+            is_planned: false,
             pool,
         })
     }
@@ -218,9 +227,14 @@ impl EngineSession for RtenSession {
             .map(|(&id, tensor)| Ok((id, convert::to_rten(&self.label, tensor)?)))
             .collect::<Result<Vec<_>>>()?;
         let options = RunOptions::default().with_thread_pool(Some(Arc::clone(&self.pool)));
+        let (model, output_ids) = (&self.model, &self.output_ids);
+        let run = || guard_panics(&self.label, || model.run(values, output_ids, Some(options)));
+        let results = match std::mem::replace(&mut self.is_planned, true) {
+            true => run()?,
+            false => with_stack_for(self.node_count, &self.label, run)??,
+        };
         let results =
-            guard_panics(&self.label, || self.model.run(values, &self.output_ids, Some(options)))?
-                .map_err(|error| Error::engine(format!("{}: rten: {error}", self.label)))?;
+            results.map_err(|error| Error::engine(format!("{}: rten: {error}", self.label)))?;
         results
             .into_iter()
             .zip(&self.outputs)

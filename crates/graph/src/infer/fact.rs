@@ -76,6 +76,20 @@ impl Fact {
         Some(count).filter(|&count| count <= element::MOST_ELEMENTS)
     }
 
+    /// About how much memory it takes beside its own place.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let dims = self.dims().unwrap_or_default();
+        let of_dim = |dim: &Dim| match dim {
+            Dim::Symbol(name) => size_of::<Dim>() + name.len(),
+            _ => size_of::<Dim>(),
+        };
+        let of_element = |element: &Element| match element {
+            Element::Symbol(name) => size_of::<Element>() + name.len(),
+            _ => size_of::<Element>(),
+        };
+        dims.iter().map(of_dim).chain(self.elements.iter().flatten().map(of_element)).sum()
+    }
+
     /// The same without its elements.
     pub(crate) fn without_elements(mut self) -> Self {
         self.elements = None;

@@ -19,9 +19,12 @@ impl GivenShapes {
         let mut given = Self::default();
         let mut fixed_by: HashMap<&str, &str> = HashMap::new();
         let mut problems = Vec::new();
+        let inputs: HashMap<&str, ValueId> = match shapes.is_empty() {
+            true => HashMap::new(),
+            false => graph.inputs().iter().map(|&id| (graph.value_name(id), id)).collect(),
+        };
         for (name, shape) in shapes {
-            let found = graph.inputs().iter().find(|&&id| graph.value_name(id) == name);
-            let Some(&id) = found else {
+            let Some(&id) = inputs.get(name.as_str()) else {
                 problems.push(format!("no input \"{name}\", the model has {}", list_inputs(graph)));
                 continue;
             };

@@ -29,8 +29,9 @@ mod standard_rules;
 
 use std::collections::BTreeMap;
 
-use tessera_core::{Result, TensorType};
+use tessera_core::{Error, Result, TensorType};
 
+use crate::limits::MOST_FACT_BYTES;
 use crate::model::{Graph, GraphNode, ValueId};
 
 pub(crate) use control_flow::{control_flow_bodies, infer_body, is_control_flow, scan_length};
@@ -71,7 +72,7 @@ impl InferredTypes {
             } else {
                 "has no known dtype, and can't pass between blocks"
             };
-            tessera_core::Error::unsupported(format!("tensor \"{name}\" {reason}"))
+            Error::unsupported(format!("tensor \"{name}\" {reason}"))
         })
     }
 
@@ -83,8 +84,9 @@ impl InferredTypes {
 
 /// Infers the types of all values; `shapes` fixes the shapes of inputs by name.
 ///
-/// A symbol that a given shape fixes is fixed everywhere. Fails only where `shapes` makes no
-/// sense: for a name that is no input, or a shape that its input can't have.
+/// A symbol that a given shape fixes is fixed everywhere. Fails where `shapes` makes no sense (for a
+/// name that is no input, or a shape that its input can't have) and where all that is known of the
+/// values would take more memory than a model is worth.
 pub fn infer_types(graph: &Graph, shapes: &BTreeMap<String, Vec<usize>>) -> Result<InferredTypes> {
     let given = given_shapes::GivenShapes::new(graph, shapes)?;
     let mut facts = vec![Fact::default(); graph.value_count()];
@@ -101,6 +103,7 @@ pub fn infer_types(graph: &Graph, shapes: &BTreeMap<String, Vec<usize>>) -> Resu
             set(id, Fact::of_type(given.input_type(id, declared)));
         }
     }
+    let mut bytes = 0usize;
     for node in graph.nodes() {
         let scope = scope_of(graph, node, &facts);
         let outputs = infer_output_facts(&Operator::of_node(node, &facts, &scope));
@@ -110,7 +113,14 @@ pub fn infer_types(graph: &Graph, shapes: &BTreeMap<String, Vec<usize>>) -> Resu
                 graph.declared_type(id).map(|declared| given.substitute_symbols(declared));
             if let Some(slot) = facts.get_mut(id.index()) {
                 *slot = fact.or_declared(declared.as_ref());
+                bytes = bytes.saturating_add(slot.heap_bytes());
             }
+        }
+        if bytes > MOST_FACT_BYTES {
+            return Err(Error::unsupported(format!(
+                "the types of the model's tensors take more than {MOST_FACT_BYTES} bytes, expected \
+                 fewer or shorter names of dimensions"
+            )));
         }
     }
     Ok(InferredTypes { facts })

@@ -2,6 +2,10 @@
 
 use tessera_core::Dim;
 
+/// Products of more named sizes than this are taken for unknown: a few nodes can square a size again
+/// and again.
+const MOST_SYMBOLS: usize = 64;
+
 /// A product of sizes: a fixed factor, and factors that have names, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SizeProduct {
@@ -29,6 +33,9 @@ impl SizeProduct {
 
     pub(crate) fn times(&self, other: &Self) -> Option<Self> {
         let fixed = self.fixed.checked_mul(other.fixed)?;
+        if self.symbols.len().saturating_add(other.symbols.len()) > MOST_SYMBOLS {
+            return None;
+        }
         let mut symbols = self.symbols.clone();
         symbols.extend(other.symbols.iter().cloned());
         symbols.sort_unstable();

@@ -9,10 +9,9 @@ use std::collections::{HashMap, HashSet};
 use tessera_core::{Error, Result};
 
 use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
+use crate::limits::MOST_NODES;
 use crate::operators::canonical_domain;
 
-/// A model that inlines to more nodes than this is taken for an attack.
-const MOST_NODES: usize = 1_000_000;
 /// Calls nested deeper than this are taken for a recursion.
 const MOST_NESTED_CALLS: usize = 64;
 
@@ -21,7 +20,7 @@ type FunctionKey = (String, String, String);
 struct FunctionInliner {
     functions: HashMap<FunctionKey, FunctionProto>,
     calls: usize,
-    /// Nodes and calls so far.
+    /// Nodes and calls so far; those with many names, or long ones, count for several.
     work: usize,
 }
 
@@ -89,6 +88,7 @@ impl FunctionInliner {
             let body = FunctionCall::new(function, &node, self.calls)
                 .and_then(FunctionCall::inlined_nodes)
                 .map_err(|error| error.with_context(called()))?;
+            self.work = self.work.saturating_add(body.iter().map(extra_work).sum());
             if self.work.saturating_add(body.len()) > MOST_NODES {
                 return Err(Error::invalid(format!(
                     "{}: the model has over {MOST_NODES} nodes once its functions are inlined",
@@ -99,6 +99,13 @@ impl FunctionInliner {
         }
         Ok(inlined)
     }
+}
+
+/// How many nodes more the names of a node count for: they are copied for each call.
+fn extra_work(node: &NodeProto) -> usize {
+    const NODE_BYTES: usize = 1024;
+    let names = node.input.iter().chain(&node.output).chain(&node.name);
+    names.map(|name| name.len() + size_of::<String>()).sum::<usize>() / NODE_BYTES
 }
 
 /// One call of a function: what its names and attributes stand for.

@@ -4,6 +4,8 @@
 //! from class to score for each sample. Only tensors pass between blocks and over the network, so
 //! the map is taken off: the output is the tensor, and its columns are the classes in their order.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use prost::Message;
 use tessera_core::{Error, Result};
@@ -27,21 +29,24 @@ pub(crate) fn take_off_maps(model: &mut ModelProto) -> Vec<MapOutput> {
     let Some(graph) = &mut model.graph else {
         return Vec::new();
     };
-    let mut found = Vec::new();
+    let mut places = HashMap::with_capacity(graph.output.len());
+    for (place, port) in graph.output.iter().enumerate() {
+        places.entry(port.name()).or_insert(place);
+    }
+    let (mut found, mut typeless) = (Vec::new(), Vec::new());
     for node in &mut graph.node {
         let is_map = node.domain() == "ai.onnx.ml" && node.op_type() == "ZipMap";
         let [output] = node.output.as_slice() else { continue };
-        let Some(port) = graph.output.iter_mut().find(|port| port.name() == output) else {
-            continue;
-        };
-        if is_map {
-            // What it is follows from the tensor.
-            port.r#type = None;
-            found.push(MapOutput { output: output.clone(), classes: classes_of(node) });
-            node.op_type = Some("Identity".to_owned());
-            node.domain = None;
-            node.attribute.clear();
-        }
+        let Some(&port) = places.get(output.as_str()).filter(|_| is_map) else { continue };
+        // What it is follows from the tensor.
+        typeless.push(port);
+        found.push(MapOutput { output: output.clone(), classes: classes_of(node) });
+        node.op_type = Some("Identity".to_owned());
+        node.domain = None;
+        node.attribute.clear();
+    }
+    for port in typeless {
+        graph.output[port].r#type = None;
     }
     let has_opset = model.opset_import.iter().any(|opset| matches!(opset.domain(), "" | "ai.onnx"));
     if !found.is_empty() && !has_opset {

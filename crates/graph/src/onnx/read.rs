@@ -16,7 +16,7 @@ use crate::input_default::{InputDefault, is_parameter};
 use crate::model::{Graph, GraphNode, ValueId, Weight};
 use crate::normal_form::normalise_nodes;
 use crate::operators::{self, canonical_domain};
-use crate::{body, constants};
+use crate::{body, constants, limits};
 
 /// Reads the model in `file`, whose weights stay slices of it, and checks it.
 pub fn read_model(file: Bytes, files: &mut dyn ExternalData) -> Result<Graph> {
@@ -33,6 +33,7 @@ pub fn from_proto(mut model: ModelProto, files: &mut dyn ExternalData) -> Result
     if model.graph.is_none() {
         return Err(Error::invalid("not an ONNX model: there is no graph in it"));
     }
+    limits::check_model_size(&model)?;
     for function in &mut model.functions {
         external::resolve_nodes(&mut function.node, files)?;
     }
@@ -69,24 +70,7 @@ struct GraphIndexer {
 
 impl GraphIndexer {
     fn new(opsets: BTreeMap<String, i64>) -> Self {
-        let graph = Graph {
-            name: String::new(),
-            names: Vec::new(),
-            nodes: Vec::new(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            weights: HashMap::new(),
-            declared: HashMap::new(),
-            opsets,
-            producer: Vec::new(),
-            consumers: Vec::new(),
-            constant: Vec::new(),
-            optional: HashMap::new(),
-            fixed_inputs: Vec::new(),
-            relies_on_dim_names: false,
-            map_outputs: Vec::new(),
-        };
-        Self { ids: HashMap::new(), graph, defined: Vec::new() }
+        Self { ids: HashMap::new(), graph: Graph::empty(opsets), defined: Vec::new() }
     }
 
     fn index_graph(mut self, mut proto: GraphProto, has_defaults: bool) -> Result<Graph> {
@@ -151,7 +135,7 @@ impl GraphIndexer {
             self.graph.declared.insert(id, declared);
             self.graph.inputs.push(id);
         }
-        Ok(())
+        limits::check_port_count("inputs", self.graph.inputs.len())
     }
 
     /// The initialiser of this name.
@@ -263,13 +247,12 @@ impl GraphIndexer {
                     output.name()
                 ))
             })?;
-            if self.graph.outputs.contains(&id) {
+            if !self.graph.add_output(id) {
                 return Err(Error::invalid(format!(
                     "output \"{}\" is listed twice",
                     output.name()
                 )));
             }
-            self.graph.outputs.push(id);
         }
         Ok(())
     }
