@@ -106,6 +106,10 @@ pub(crate) trait OutgoingChannel: Send + Sync {
     }
     /// Whether nothing is in flight, and nothing more will be.
     fn is_over(&self) -> bool;
+    /// Whether all is done but that the receiver says that it heard our goodbye.
+    fn awaits_farewell(&self) -> bool {
+        false
+    }
     /// Nothing more will be sent.
     fn close_sending(&self);
 }

@@ -41,6 +41,13 @@ impl Deadline {
         Duration::from_nanos(self.nanoseconds.saturating_sub(Self::now().nanoseconds))
     }
 
+    /// So much later.
+    #[cfg_attr(not(feature = "zeromq"), allow(dead_code, reason = "leases are the network's"))]
+    pub(crate) fn later_by(self, duration: Duration) -> Self {
+        let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self { nanoseconds: self.nanoseconds.saturating_add(duration) }
+    }
+
     /// Whether it has passed.
     pub fn has_passed(self) -> bool {
         Self::now() >= self

@@ -69,21 +69,24 @@ impl Engine for Rten {
         for port in block.inputs().iter().chain(block.outputs()) {
             convert::check_supported(&label, &port.name, port.dtype)?;
         }
-        let mut settings = ModelOptions::with_all_ops();
         let mut weights = Vec::with_capacity(program.weights().len());
-        for (reference, weight) in block.weights().iter().zip(program.weights()) {
-            let tensor =
-                aligned_weight(&weight.tensor).map_err(|error| error.with_context(&label))?;
-            let bytes = tensor.bytes().unwrap_or_default();
-            // SAFETY: rten keeps this slice no longer than the model lives, and `RtenSession` drops
-            // the model before the weights that own the memory.
-            let bytes: &'static [u8] =
-                unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) };
-            settings.external_data_static(&reference.location(), bytes);
-            weights.push(tensor);
+        for weight in program.weights() {
+            let tensor = aligned_weight(&weight.tensor);
+            weights.push(tensor.map_err(|error| error.with_context(&label))?);
         }
-        let model =
-            load_model(&label, settings, |settings| settings.load(program.file().to_vec()))?;
+        let load = || {
+            let mut settings = ModelOptions::with_all_ops();
+            for (reference, tensor) in block.weights().iter().zip(&weights) {
+                let bytes = tensor.bytes().unwrap_or_default();
+                // SAFETY: rten keeps this slice no longer than the model lives, and `RtenSession`
+                // drops the model before the weights that own the memory.
+                let bytes: &'static [u8] =
+                    unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) };
+                settings.external_data_static(&reference.location(), bytes);
+            }
+            load_model(&label, settings, |settings| settings.load(program.file().to_vec()))
+        };
+        let model = with_stack_for(block.node_count(), &label, load)??;
         let ports = |ports: &[tessera_graph::BlockPort]| {
             ports.iter().map(|port| (port.name.clone(), port.dtype)).collect::<Vec<_>>()
         };

@@ -34,6 +34,12 @@ struct EndpointInner {
     spin_time: Duration,
 }
 
+impl Drop for EndpointInner {
+    fn drop(&mut self) {
+        self.context.outgoing.await_farewells();
+    }
+}
+
 impl Endpoint {
     /// Starts the endpoint of this process.
     pub fn start(options: EndpointOptions) -> Result<Self> {

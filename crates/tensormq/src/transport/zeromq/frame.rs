@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "libzmq takes and gives raw memory")]
 
 use std::ffi::{c_int, c_void};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tessera_core::Tensor;
@@ -60,7 +61,7 @@ pub(super) fn frame_into_bytes(message: zmq::Message) -> Bytes {
 /// Ends a connection whose other end has not acknowledged what it was sent for so long.
 pub(super) fn set_unacknowledged_limit(
     socket: &mut zmq::Socket,
-    limit: std::time::Duration,
+    limit: Duration,
 ) -> zmq::Result<()> {
     let milliseconds = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
     // SAFETY: the option takes an int, of which we give address and size.
@@ -75,8 +76,17 @@ pub(super) fn set_unacknowledged_limit(
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// How long ago the last bytes came through a TCP connection; `None` where that can't be told.
-pub(super) fn time_since_last_data(descriptor: i32) -> Option<std::time::Duration> {
+/// For how long nothing came through a TCP connection.
+pub(super) struct ConnectionSilence {
+    /// No bytes: the other process said nothing.
+    pub(super) of_process: Duration,
+    /// Not even an acknowledgement: nothing of the other host. Its kernel acknowledges what we send
+    /// also while the process there is not scheduled.
+    pub(super) of_host: Duration,
+}
+
+/// For how long a TCP connection is silent; `None` where that can't be told.
+pub(super) fn connection_silence(descriptor: i32) -> Option<ConnectionSilence> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;
     // SAFETY: all zeros are a valid value, and the kernel writes at most `len` bytes of it. Should
@@ -94,7 +104,9 @@ pub(super) fn time_since_last_data(descriptor: i32) -> Option<std::time::Duratio
         }
         info.assume_init()
     };
-    Some(std::time::Duration::from_millis(info.tcpi_last_data_recv.into()))
+    let of_process = Duration::from_millis(info.tcpi_last_data_recv.into());
+    let acknowledged = Duration::from_millis(info.tcpi_last_ack_recv.into());
+    Some(ConnectionSilence { of_process, of_host: of_process.min(acknowledged) })
 }
 
 /// Has the allocator keep memory for frames instead of giving it back after each.

@@ -84,6 +84,8 @@ struct OutgoingSession {
     /// Number of the message that was sent last.
     last_sequence: u64,
     closed: bool,
+    /// Whether that was said on a connection.
+    said_bye: bool,
     /// Whether the receiver knows that, and has all.
     receiver_finished: bool,
 }
@@ -127,6 +129,7 @@ impl ZeroMqOutgoing {
                 heard_at: Deadline::now(),
                 last_sequence: 0,
                 closed: false,
+                said_bye: false,
                 receiver_finished: false,
             }),
             in_flight: InFlightMessages::default(),
@@ -340,6 +343,7 @@ impl ZeroMqOutgoing {
     }
 
     fn say_bye(&self, state: &mut OutgoingSession) {
+        state.said_bye = true;
         let bye = ControlFrame::Bye { last: state.last_sequence }.to_bytes();
         if let Some(lane) = state.lanes.first() {
             // As above.
@@ -559,6 +563,16 @@ impl OutgoingChannel for ZeroMqOutgoing {
             || (state.closed && state.receiver_finished)
     }
 
+    fn awaits_farewell(&self) -> bool {
+        let state = lock(&self.state);
+        let is_lost = matches!(state.status, ConnectionStatus::Lost(..));
+        let is_done = self.in_flight.unfinished_count() == 0;
+        // A connection that breaks after the goodbye was mostly closed by a receiver that heard it.
+        let is_connected = matches!(state.status, ConnectionStatus::Connected);
+        let is_unheard = is_connected || !state.said_bye;
+        state.closed && !state.receiver_finished && !is_lost && is_done && is_unheard
+    }
+
     fn close_sending(&self) {
         let mut state = lock(&self.state);
         state.closed = true;
@@ -577,7 +591,7 @@ impl EventSource for ZeroMqOutgoing {
         let mut state = lock(&self.state);
         // What was said comes first: it may be the answer that the time is up for.
         self.drain_sockets(&mut state);
-        if self.timer.has_fired() {
+        if self.timer.take_lateness().is_some() {
             self.handle_timer(&mut state);
             self.drain_sockets(&mut state);
         }

@@ -44,13 +44,13 @@ impl Timer {
         timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &once).ok();
     }
 
-    /// Whether it went off; then it is set no more.
-    pub(super) fn has_fired(&self) -> bool {
-        let has_fired = rustix::io::read(&self.fd, &mut [0; 8]).is_ok();
-        if has_fired {
-            *lock(&self.due) = None;
-        }
-        has_fired
+    /// Where it went off, how late we look: for so long this process was not scheduled, or busy.
+    /// Then it is set no more.
+    pub(super) fn take_lateness(&self) -> Option<Duration> {
+        rustix::io::read(&self.fd, &mut [0; 8]).ok()?;
+        let due = lock(&self.due).take()?;
+        let now = Deadline::now().nanoseconds();
+        Some(Duration::from_nanos(now.saturating_sub(due.nanoseconds())))
     }
 }
 

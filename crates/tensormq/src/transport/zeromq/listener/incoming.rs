@@ -284,6 +284,20 @@ impl ZeroMqIncoming {
         Duration::from_nanos(Deadline::now().nanoseconds().saturating_sub(reported_at))
     }
 
+    /// Does not count a time in which this process did not look for its sender.
+    pub(super) fn extend_lease(&self, late: Duration) {
+        if let Some(since) = &mut lock(&self.session).away_since {
+            *since = since.later_by(late);
+        }
+    }
+
+    /// Counts from now on: its sender is there, and has yet to connect anew.
+    pub(super) fn restart_lease(&self) {
+        if let Some(since) = &mut lock(&self.session).away_since {
+            *since = Deadline::now();
+        }
+    }
+
     pub(super) fn away_duration(&self) -> Option<Duration> {
         let since = lock(&self.session).away_since?;
         let now = Deadline::now().nanoseconds();

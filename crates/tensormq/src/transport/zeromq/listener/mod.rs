@@ -12,7 +12,7 @@ use tessera_core::{Error, Result, lock};
 use super::context::ZeroMqContext;
 use super::control_frame::{ControlFrame, Hello, MAX_LANES, ReceiverProgress};
 use super::curve_keys::{CurveKeys, key_from_text};
-use super::frame::time_since_last_data;
+use super::frame::{ConnectionSilence, connection_silence};
 use super::monitor::{ConnectionEvent, MonitoredSocket};
 use super::socket::{
     HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, check_socket_address, configure_socket, receive_frames,
@@ -35,6 +35,10 @@ use incoming::ZeroMqIncoming;
 const PROGRESS_DELAY: Duration = Duration::from_millis(2);
 /// How long senders may take to hear that an inbox is closed.
 const CLOSE_LINGER: Duration = Duration::from_millis(500);
+/// After so much silence a connection counts as interrupted.
+const MOST_SILENCE: Duration = Duration::from_millis(HEARTBEAT_TIMEOUT.as_millis() as u64 * 2 / 3);
+/// After so much silence a process counts as gone though its host is there.
+const MOST_STALL: Duration = Duration::from_secs(30);
 /// Sessions that are over and are remembered, so that a sender that comes back is told its fate.
 const MAX_REMEMBERED_SESSIONS: usize = 1024;
 /// Most senders of an inbox.
@@ -72,6 +76,9 @@ struct ZeroMqListenerState {
     lanes: HashMap<Vec<u8>, (u128, u16)>,
     /// The identity of a connection, by its descriptor.
     descriptors: HashMap<i32, Vec<u8>>,
+    /// The sessions of connections, by their descriptors, that are open and through which nothing
+    /// comes.
+    silent_sessions: HashMap<i32, u128>,
     /// What happened to connections, and was not acted on yet.
     pending_events: Vec<ConnectionEvent>,
     /// How far sessions were that are over.
@@ -138,6 +145,7 @@ impl ZeroMqListener {
             sessions: HashMap::new(),
             lanes: HashMap::new(),
             descriptors: HashMap::new(),
+            silent_sessions: HashMap::new(),
             pending_events: Vec::new(),
             ended_sessions: VecDeque::new(),
         };
@@ -193,6 +201,7 @@ impl ZeroMqListener {
     fn apply_connection_events(&self, state: &mut ZeroMqListenerState) {
         for event in std::mem::take(&mut state.pending_events) {
             if let ConnectionEvent::Disconnected(descriptor) = event {
+                state.silent_sessions.remove(&descriptor);
                 self.drop_connection(state, descriptor);
             }
         }
@@ -327,6 +336,7 @@ impl ZeroMqListener {
             // Whatever it was a connection of, it is one no more.
             self.interrupt_session(state, other, lane, identity);
         }
+        state.silent_sessions.remove(&descriptor);
         state.descriptors.insert(descriptor, identity.to_vec());
         let progress = session.attach_lane(hello.lane, identity);
         self.timer.schedule_within(HEARTBEAT_INTERVAL);
@@ -402,6 +412,7 @@ impl ZeroMqListener {
         session.end_session(reason());
         state.sessions.remove(&session.id);
         state.lanes.retain(|_, lane| lane.0 != session.id);
+        state.silent_sessions.retain(|_, silent| *silent != session.id);
         let progress = session.current_progress();
         state.ended_sessions.push_back((session.id, progress));
         if state.ended_sessions.len() > MAX_REMEMBERED_SESSIONS {
@@ -438,7 +449,10 @@ impl ZeroMqListener {
     }
 
     /// What has to be done now and then.
-    fn handle_timer(&self) {
+    ///
+    /// `late` is for how long this process did not look: leases are not counted meanwhile, as what
+    /// the others said then is still to be read.
+    fn handle_timer(&self, late: Duration) {
         let mut state = lock(&self.state);
         let sessions: Vec<_> = state.sessions.values().cloned().collect();
         let mut next = None;
@@ -452,6 +466,10 @@ impl ZeroMqListener {
                 send_control(&mut state, &identity, &ControlFrame::Progress(progress)).ok();
             }
             session.renew_trust();
+            session.extend_lease(late);
+            if Self::is_merely_slow(&state, session.id) {
+                session.restart_lease();
+            }
             let away = session.away_duration();
             if away.is_some_and(|away| away >= self.session_lease) {
                 let gone = || Some(Error::lost("the sender is out of reach"));
@@ -480,14 +498,25 @@ impl ZeroMqListener {
 
     /// Counts connections as gone through which nothing comes any more, not even signs of life.
     fn drop_silent_connections(&self, state: &mut ZeroMqListenerState) {
-        let silent = |descriptor: &&i32| {
-            time_since_last_data(**descriptor)
-                .is_none_or(|silence| silence > HEARTBEAT_TIMEOUT * 2 / 3)
-        };
+        let is_silent = |silence: ConnectionSilence| silence.of_process > MOST_SILENCE;
+        let silent = |descriptor: &&i32| connection_silence(**descriptor).is_none_or(is_silent);
         let silent: Vec<i32> = state.descriptors.keys().filter(silent).copied().collect();
         for descriptor in silent {
+            let identity = state.descriptors.get(&descriptor);
+            if let Some(&(session, _)) = identity.and_then(|identity| state.lanes.get(identity)) {
+                state.silent_sessions.insert(descriptor, session);
+            }
             self.drop_connection(state, descriptor);
         }
+    }
+
+    /// Whether a session's sender says nothing because it is slow: nobody closed its connection, and
+    /// its host acknowledges what it is sent. One that is gone has its connection closed by its
+    /// kernel, and a host that is gone acknowledges nothing.
+    fn is_merely_slow(state: &ZeroMqListenerState, session: u128) -> bool {
+        let own = state.silent_sessions.iter().filter(|(_, silent)| **silent == session);
+        own.filter_map(|(&descriptor, _)| connection_silence(descriptor))
+            .any(|silence| silence.of_host <= MOST_SILENCE && silence.of_process <= MOST_STALL)
     }
 
     /// Lets go of itself where it is retired and not needed any more.
@@ -541,10 +570,12 @@ impl InboxListener for ZeroMqListener {
 
 impl EventSource for ZeroMqListener {
     fn on_readable(&self) {
-        if self.timer.has_fired() {
-            self.handle_timer();
-        }
+        // What was said comes first: it may be a sign of life of one whose lease is over.
         self.drain_socket();
+        if let Some(late) = self.timer.take_lateness() {
+            self.handle_timer(late);
+            self.drain_socket();
+        }
         self.release_if_retired();
     }
 }
