@@ -336,7 +336,10 @@ impl SourceRoute {
         let name = usize::from(self.u16_at(at + 4)?);
         let (inputs, keep) = (usize::from(self.u16_at(at + 6)?), usize::from(self.u16_at(at + 8)?));
         let flags = self.u16_at(at + 10)?;
-        let data = self.0.get(self.u32_at(at)? as usize..)?;
+        // Between the tables and the names, both of which are written on the way.
+        let (start, tables) = (self.u32_at(at)? as usize, hop_offset(self.hop_count(), 0));
+        let after_tables = tables + self.hop_count() * HOP_BYTES;
+        let data = self.0.get(start..self.names_offset()).filter(|_| start >= after_tables)?;
         let (numbers, rest) = data.split_at_checked((inputs + keep) * 2)?;
         let (numbers, _) = numbers.as_chunks::<2>();
         let instance = std::str::from_utf8(rest.get(..name)?).ok()?;
@@ -545,6 +548,19 @@ mod tests {
         let whole = SourceRoute::write("replies", 1, &hops).unwrap();
         for len in 0..whole.as_bytes().len() {
             assert!(SourceRoute::read(&whole.as_bytes()[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_hop_whose_name_is_where_others_write_is_refused() {
+        let hops = [hop("ab12.0", &[0, 1], None), hop("cd34.1", &[2], None)];
+        let whole = SourceRoute::write("replies", 1, &hops).unwrap();
+        for offset in [0, PREFIX_BYTES, hop_offset(2, 0), whole.names_offset()] {
+            let mut bytes = whole.as_bytes().to_vec();
+            put(&mut bytes, hop_offset(2, 1), &(offset as u32).to_le_bytes());
+            // No lists: whatever is there would do for a name.
+            put(&mut bytes, hop_offset(2, 1) + 6, &[0; 4]);
+            assert!(SourceRoute::read(&bytes).is_err(), "a name at {offset}");
         }
     }
 

@@ -91,7 +91,7 @@ fn names_that_no_message_could_show_are_refused_wherever_they_are() {
     graph_mut(&mut attribute).node[0].attribute.push(int_attribute(&long, 1));
     says(&attribute, "an attribute");
     let mut builder = GraphBuilder::new("dims");
-    let x = builder.add_input("x", DType::F32, [Dim::Symbol(long.clone())]);
+    let x = builder.add_input("x", DType::F32, [Dim::Symbol(long)]);
     builder.add_output(&x);
     says(&builder.build_model(), "a dimension");
     // What is just short enough is read, and what goes wrong with it is said.
