@@ -15,6 +15,7 @@ mod live_table;
 mod onnxruntime;
 mod program;
 mod rten_engine;
+mod working_folder;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,7 @@ pub use tessera_cuda::{
     copy_all_to_host_async, copy_between_gpus, copy_counts, copy_on_device, entropy_on_device,
     to_host,
 };
+pub use working_folder::{remove_abandoned_folders, remove_folders_of};
 
 /// How a block is loaded.
 #[derive(Clone, Debug)]

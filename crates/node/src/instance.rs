@@ -65,13 +65,14 @@ enum PermitTicket {
 
 impl UnitProcess {
     /// Starts a process and waits until it is ready. `on_loss` is called when it reports a loss,
-    /// and has told everyone when it returns; `on_end` when it has ended, however it did.
+    /// and has told everyone when it returns; `on_end` when it has ended, however it did, with its
+    /// number.
     pub(crate) fn spawn_and_wait(
         program: &Path,
         start: StartUnit,
         cores: MachineCorePermits,
         on_loss: impl Fn(Loss) + Send + 'static,
-        on_end: impl FnOnce() + Send + 'static,
+        on_end: impl FnOnce(u32) + Send + 'static,
     ) -> Result<(Arc<Self>, ReadyInstance)> {
         let name = start.name.clone();
         let fail = |error: std::io::Error| {
@@ -105,7 +106,7 @@ impl UnitProcess {
             reader.read_reports(&mut BufReader::new(output), &ready, &on_loss);
             reader.reap_process();
             drop(ready);
-            on_end();
+            on_end(reader.id);
         };
         let spawned = std::thread::Builder::new().name(format!("process-{name}")).spawn(listen);
         if let Err(error) = spawned {

@@ -1,59 +1,14 @@
 //! A server as a library: built from a Config, ended by a shutdown that is handed in.
 
-use std::net::{SocketAddr, TcpListener};
-use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::net::TcpListener;
+use std::path::PathBuf;
 
-use tessera_control::TaskDefaults;
-use tessera_engine::{CudaOptions, EngineName};
 use tessera_repository::name_files;
-use tessera_server::{
-    AccessConfig, ControlConfig, GatewayConfig, ListenSetting, LogControl, ManagedSiteConfig,
-    ModelFilesConfig, NodeConfig, PortKind, RegionRules, RunLimits, StandaloneConfig, StoreConfig,
-    TelemetryConfig, TransportConfig, run_role, shutdown_channel,
-};
+use tessera_server::{run_role, shutdown_channel};
 
-fn any_port(name: &'static str) -> ListenSetting {
-    let address = SocketAddr::from(([127, 0, 0, 1], 0));
-    ListenSetting { name, kind: PortKind::Http, address }
-}
+mod common;
 
-/// A server of nothing, on ports that are free.
-fn empty_server(repository: &Path) -> StandaloneConfig {
-    StandaloneConfig {
-        repository: repository.to_path_buf(),
-        site: ManagedSiteConfig {
-            transport: TransportConfig::default(),
-            node: NodeConfig {
-                repository: repository.to_path_buf(),
-                engine: EngineName::Rten,
-                cuda: CudaOptions::default(),
-                cores: NonZeroUsize::MIN,
-                run_limits: RunLimits::default(),
-            },
-            control: ControlConfig {
-                repository: repository.to_path_buf(),
-                store: StoreConfig::Memory,
-                defaults: TaskDefaults::default(),
-            },
-        },
-        gateway: GatewayConfig {
-            http: any_port("http"),
-            grpc: any_port("grpc"),
-            shared_memory: RegionRules::default(),
-            most_body_bytes: None,
-            log: LogControl::default(),
-            triton_names: false,
-        },
-        telemetry: TelemetryConfig::default(),
-        metrics: any_port("metrics"),
-        rest: any_port("control"),
-        access: AccessConfig::default(),
-        models: ModelFilesConfig::default(),
-        drain: Duration::from_secs(1),
-    }
-}
+use common::empty_server;
 
 #[test]
 fn a_server_that_is_built_answers_until_the_shutdown() {

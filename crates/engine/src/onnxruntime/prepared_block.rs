@@ -16,6 +16,7 @@ use tessera_graph::onnx::{ModelProto, NodeProto, TensorProto, tensor_proto};
 use super::ort_value::{OrtValue, check_status};
 use super::session_builder::engine_error;
 use super::{blocked_layout, memcpy_removal};
+use crate::working_folder::working_folder_in;
 use crate::{FileMapping, LoadOptions, Program, ProgramWeight, SharedFileMapping};
 
 /// Constants up to this size stay in the optimised model; larger ones are references.
@@ -96,10 +97,7 @@ impl PreparedBlock {
         }
         std::fs::create_dir_all(cache)
             .map_err(|error| Error::from_io(cache.display(), &error).with_context(&label))?;
-        let folder = tempfile::Builder::new()
-            .prefix(".new-")
-            .tempdir_in(cache)
-            .map_err(|error| Error::from_io(cache.display(), &error).with_context(&label))?;
+        let folder = working_folder_in(cache).map_err(|error| error.with_context(&label))?;
         Self::write_optimised(builder, program, folder.path(), on)?;
         std::fs::write(folder.path().join(HASH_FILE), hash_of(folder.path()).unwrap_or_default())
             .map_err(|error| Error::from_io(cache.display(), &error).with_context(&label))?;
@@ -402,10 +400,7 @@ fn cpu_fingerprint() -> &'static str {
 }
 
 fn temporary_folder() -> Result<tempfile::TempDir> {
-    tempfile::Builder::new()
-        .prefix(&format!("tessera-{}-", std::process::id()))
-        .tempdir()
-        .map_err(|error| Error::from_io("a temporary folder", &error))
+    working_folder_in(&std::env::temp_dir())
 }
 
 /// Supplies the weights that a model refers to as external data, in place of files.

@@ -163,6 +163,7 @@ impl NodeSupervisor {
             tracing::warn!("{note}");
         }
         let repository = Repository::open(&options.repository)?;
+        tessera_engine::remove_abandoned_folders(options.cache.as_deref());
         let run_memory = options.run_limits.memory.map_or_else(RunMemory::default, RunMemory::new);
         let run_memory = Arc::new(run_memory);
         let run_watch = Arc::new(RunWatch::new(options.run_limits.time));

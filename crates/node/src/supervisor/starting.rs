@@ -149,7 +149,12 @@ impl SupervisorInner {
             }
         };
         let (program, cores) = (&self.options.program, self.cores.clone());
-        let (process, ready) = UnitProcess::spawn_and_wait(program, start, cores, on_loss, on_end)?;
+        let cache = self.options.cache.clone();
+        let (process, ready) =
+            UnitProcess::spawn_and_wait(program, start, cores, on_loss, move |process| {
+                tessera_engine::remove_folders_of(process, cache.as_deref());
+                on_end();
+            })?;
         let ReadyInstance { address, weight_bytes, is_fused, calibration, takes_turns } = ready;
         if takes_turns && !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
