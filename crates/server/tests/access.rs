@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tessera_server::{AccessConfig, StandaloneConfig, TlsFiles, run_role, shutdown_channel};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -22,36 +21,21 @@ mod common;
 const OPS: &str = "0123456789abcdef-ops";
 const APP: &str = "0123456789abcdef-app";
 
-/// An authority, and files of certificates that it signed.
+/// The files in `certificates`: an authority, a server and a client that it signed, and a client of
+/// somebody else. And a folder for other files.
 struct Certificates {
     folder: tempfile::TempDir,
-    authority: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Certificates {
     fn new() -> Self {
-        let mut parameters = CertificateParams::default();
-        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority =
-            CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("ca.pem"), authority.pem()).unwrap();
-        let made = Self { folder, authority };
-        made.sign("server");
-        made.sign("client");
-        made
+        Self { folder: tempfile::tempdir().unwrap() }
     }
 
+    /// A file of the project, or else of this test.
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn sign(&self, name: &str) {
-        let key = KeyPair::generate().unwrap();
-        let parameters = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        let certificate = parameters.signed_by(&key, &self.authority).unwrap();
-        fs::write(self.path(&format!("{name}.pem")), certificate.pem()).unwrap();
-        fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
+        let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/certificates").join(name);
+        if kept.exists() { kept } else { self.folder.path().join(name) }
     }
 
     /// What connects as a client with this certificate, or with none.
@@ -185,7 +169,6 @@ fn every_port_speaks_tls_and_asks_for_roles_and_changes_are_written_down() {
 #[test]
 fn clients_must_have_a_certificate_where_that_is_asked_for() {
     let (certificates, repository) = (Certificates::new(), tempfile::tempdir().unwrap());
-    let others = Certificates::new();
     let access = AccessConfig {
         tls: Some(TlsFiles {
             certificate: certificates.path("server.pem"),
@@ -194,9 +177,6 @@ fn clients_must_have_a_certificate_where_that_is_asked_for() {
         }),
         ..AccessConfig::default()
     };
-    for file in ["client.pem", "client.key"] {
-        fs::copy(others.path(file), certificates.path(&format!("other-{file}"))).unwrap();
-    }
     let known = certificates.connector(Some("client"));
     let unknown = certificates.connector(Some("other-client"));
     let nobody = certificates.connector(None);
@@ -229,7 +209,7 @@ fn files_that_are_wrong_are_told_before_anything_is_made() {
         (tls("server.pem", "client.key"), "--tls-cert"),
         (tls("server.pem", "server.pem"), "--tls-key"),
         (tls("empty", "server.key"), "no certificate in it"),
-        (tokens(empty.clone()), "there is no token in it"),
+        (tokens(empty), "there is no token in it"),
         (tokens(certificates.path("missing")), "--token-file"),
     ] {
         let mut config: StandaloneConfig = common::empty_server(&repository.path().join("repo"));
