@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderValue, Method, Request};
+use axum::http::{HeaderValue, Method, Request, Version};
 use http_body_util::BodyExt;
-use tessera_gateway::{FrontEndOptions, grpc_service, http_router};
+use tessera_gateway::{FrontEndOptions, grpc_router, http_router};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
@@ -42,6 +43,9 @@ const CALLS: [&str; 6] = [
 ];
 
 thread_local! {
+    /// Made once: what describes the services takes longer than a case.
+    static GRPC: Router =
+        grpc_router(Arc::new(Fake::default()), options()).expect("descriptions of services");
     static RUNTIME: RefCell<Option<Runtime>> = const { RefCell::new(None) };
 }
 
@@ -89,13 +93,13 @@ pub fn send_grpc_message(bytes: &[u8]) {
     let mut framed = vec![0];
     framed.extend(u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
     framed.extend(message);
-    let mut request = Request::new(tonic::body::Body::new(Body::from(framed)));
+    let mut request = Request::new(Body::from(framed));
     *request.method_mut() = Method::POST;
+    *request.version_mut() = Version::HTTP_2;
     *request.uri_mut() = format!("/inference.GRPCInferenceService/{call}").parse().expect("a path");
     request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
     run(async {
-        let service = grpc_service(Arc::new(Fake::default()), options());
-        let response = service.oneshot(request).await.expect("an answer");
+        let response = GRPC.with(Router::clone).oneshot(request).await.expect("an answer");
         // What is wrong is said in the trailers, not by breaking off.
         response.into_body().collect().await.expect("an answer to its end");
     });

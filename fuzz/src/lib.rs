@@ -9,8 +9,8 @@ use bytes::Bytes;
 use tessera_deploy::{HopTiming, SourceRoute};
 use tessera_graph::infer::infer_types;
 use tessera_graph::{
-    Block, NoExternalData, Split, check_constants, cut_points, fold_shapes, read_model,
-    split_into_chain,
+    Block, NoExternalData, RunForecast, Split, check_constants, cut_points, fold_shapes,
+    read_model, split_into_chain,
 };
 use tessera_tensormq::layout::HeaderView;
 
@@ -21,7 +21,10 @@ pub use front_ends::{send_grpc_message, send_http_body};
 /// Reads a model, and cuts it.
 pub fn cut_model(file: &[u8]) {
     let file = Bytes::copy_from_slice(file);
-    black_box(Block::parse_program(file.clone()).ok());
+    if let Ok(block) = Block::parse_program(file.clone()) {
+        let shapes = vec![vec![1, 3, 8, 8]; block.inputs().len()];
+        black_box(RunForecast::of_block(&block, &shapes).ok());
+    }
     let Ok(graph) = read_model(file, &mut NoExternalData) else { return };
     let Ok(types) = infer_types(&graph, &BTreeMap::new()) else { return };
     let Ok(graph) = fold_shapes(graph, &types) else { return };
