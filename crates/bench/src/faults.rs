@@ -84,18 +84,8 @@ pub(crate) fn bench_faults(arguments: &BenchFaults) -> Result<()> {
     let folder = temporary_folder()?;
     let (files, requests) = write_siblings(&arguments.model, 1, folder.path())?;
     let (file, device) = (files[0].display().to_string(), arguments.device.to_string());
-    let all = [
-        "--isolation",
-        "process",
-        "--blocks",
-        "4",
-        "--no-fusion",
-        "--log",
-        "error",
-        "--device",
-        &device,
-        &file,
-    ];
+    let all =
+        ["--isolation", "process", "--blocks", "4", "--no-fusion", "--device", &device, &file];
     let server = TestServer::start_server(&folder.path().join("repository"), &all)?;
     let requests = requests.into_iter().map(|request| CheckedRequest::new(request, &server));
     let requests = Arc::new(requests.collect::<Result<Vec<_>>>()?);
