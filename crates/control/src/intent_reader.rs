@@ -13,11 +13,14 @@ use crate::located_value::{LocatedValue, Problems};
 use crate::names::{self, shorten_name};
 
 pub(crate) const DEADLINE_MS: RangeInclusive<u64> = 1..=86_400_000;
-pub(crate) const REPLICAS: RangeInclusive<u64> = 1..=64;
-pub(crate) const ROWS: RangeInclusive<u64> = 1..=65_536;
+/// Instances of each unit of a task.
+pub const REPLICAS: RangeInclusive<u64> = 1..=64;
+/// Rows of a request or a batch.
+pub const ROWS: RangeInclusive<u64> = 1..=65_536;
 /// Weights of tasks.
 pub(crate) const WEIGHTS: RangeInclusive<u64> = 1..=1000;
-pub(crate) const WAIT_MS: RangeInclusive<u64> = 0..=60_000;
+/// Milliseconds that a batch may wait for others.
+pub const WAIT_MS: RangeInclusive<u64> = 0..=60_000;
 
 /// What a device is called, as a regular expression.
 pub(crate) const DEVICE_PATTERN: &str = "^(cpu|cuda:[0-9]{1,3})$";

@@ -28,6 +28,7 @@ pub use change::{Changed, Fused};
 pub use intent::{
     DeviceChoice, PathStep, StepInput, System, SystemSettings, TaskDefinition, TaskPath,
 };
+pub use intent_reader::{REPLICAS, ROWS, WAIT_MS};
 pub use json::read_json;
 pub use manager::{Manager, Restored};
 pub use names::check_task_name;

@@ -37,7 +37,7 @@ pub use tessera_cuda::{
     copy_all_to_host_async, copy_between_gpus, copy_counts, copy_on_device, entropy_on_device,
     to_host,
 };
-pub use working_folder::{remove_abandoned_folders, remove_folders_of};
+pub use working_folder::{remove_abandoned_folders, remove_folders_of, unfinished_prefix};
 
 /// How a block is loaded.
 #[derive(Clone, Debug)]

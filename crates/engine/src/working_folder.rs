@@ -9,14 +9,18 @@ use tessera_core::{Error, Result};
 /// How the folders are called, before the process that they are of.
 const PREFIX: &str = "tessera-";
 
+/// What the names of this process' unfinished files and folders begin with.
+pub fn unfinished_prefix() -> String {
+    format!("{PREFIX}{}-", std::process::id())
+}
+
 /// Folders that changed since are left alone: in another container the same number may be that of
 /// a process which runs.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 /// A folder of this process in `place`, which is gone when this is dropped.
 pub(crate) fn working_folder_in(place: &Path) -> Result<TempDir> {
-    let prefix = format!("{PREFIX}{}-", std::process::id());
-    let made = tempfile::Builder::new().prefix(&prefix).tempdir_in(place);
+    let made = tempfile::Builder::new().prefix(&unfinished_prefix()).tempdir_in(place);
     made.map_err(|error| Error::from_io(place.display(), &error))
 }
 

@@ -62,7 +62,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Reads the lines of a file; tells of all that are wrong.
+    /// Reads the lines of a file; names all that are wrong.
     pub fn parse_file(text: &str) -> Result<Self> {
         let (mut tokens, mut wrong) = (Self::default(), Vec::new());
         for (index, line) in text.lines().enumerate() {
@@ -83,7 +83,7 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// Adds what a line says. What is wrong is told without the token.
+    /// Adds what a line says. What is wrong is said without the token.
     fn add_line(&mut self, line: &str) -> std::result::Result<(), String> {
         let mut words = line.split_whitespace();
         let (Some(name), Some(roles), Some(token), None) =
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_wrong_is_told_without_its_token() {
+    fn a_line_that_is_wrong_is_named_without_its_token() {
         for (line, expected) in [
             ("app infer", "line 1: expected three words"),
             ("app infer short", "less than 16 characters"),

@@ -65,7 +65,7 @@ enum PermitTicket {
 
 impl UnitProcess {
     /// Starts a process and waits until it is ready. `on_loss` is called when it reports a loss,
-    /// and has told everyone when it returns; `on_end` when it has ended, however it did, with its
+    /// and everyone knows when it returns; `on_end` when it has ended, however it did, with its
     /// number.
     pub(crate) fn spawn_and_wait(
         program: &Path,

@@ -47,10 +47,10 @@ impl RunMemory {
     pub(crate) fn reserve(self: &Arc<Self>, bytes: u64, wait: Wait) -> Result<RunReservation> {
         if bytes > self.limit {
             return Err(Error::invalid(format!(
-                "a run on inputs of these shapes takes {}, more than the {} that runs may take \
+                "a run on inputs of these shapes takes {} MB, more than the {} MB that runs may take \
                  (--max-run-memory)",
-                display_bytes(bytes),
-                display_bytes(self.limit)
+                bytes / 1_000_000,
+                self.limit / 1_000_000
             )));
         }
         if bytes < SMALLEST_COUNTED {
@@ -76,14 +76,6 @@ impl RunMemory {
 
 fn no_room() -> Error {
     Error::timed_out("other runs take the memory that there is (--max-run-memory)")
-}
-
-fn display_bytes(bytes: u64) -> String {
-    match bytes {
-        0..1_000_000 => format!("{bytes} bytes"),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
 }
 
 /// Room for a run, given back when dropped.
@@ -118,7 +110,7 @@ mod tests {
     fn what_is_too_much_is_refused_and_what_is_too_much_at_once_waits() {
         let memory = Arc::new(RunMemory::new(100 << 20));
         let error = memory.reserve(101 << 20, Wait::No).unwrap_err();
-        assert!(error.to_string().contains("takes 105.9 MB, more than the 104.9 MB"), "{error}");
+        assert!(error.to_string().contains("takes 105 MB, more than the 104 MB"), "{error}");
         let first = memory.reserve(60 << 20, Wait::No).unwrap();
         assert!(memory.reserve(60 << 20, Wait::No).is_err());
         assert!(memory.reserve(1 << 20, Wait::No).is_ok(), "small ones are not counted");

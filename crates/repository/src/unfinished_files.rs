@@ -12,10 +12,7 @@ use tessera_core::{Error, Result, lock};
 
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// What the names of this process' unfinished files begin with.
-pub fn unfinished_prefix() -> String {
-    format!("tessera-{}-", std::process::id())
-}
+pub use tessera_engine::unfinished_prefix;
 
 /// Notes a folder in which this process has unfinished files.
 pub fn watch_folder(folder: &Path) {

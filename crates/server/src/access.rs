@@ -85,7 +85,7 @@ pub(crate) fn required_roles(port: PortKind, method: &Method, path: &str) -> &'s
         PortKind::Control => CHANGING,
         // Probes have no tokens.
         PortKind::Http if path.starts_with("/v2/health/") => ANYBODY,
-        PortKind::Http if path.ends_with("/infer") || path.ends_with("/generate") => INFERRING,
+        PortKind::Http if path.ends_with("/infer") => INFERRING,
         PortKind::Http if path.contains("sharedmemory/region/") && !is_reading => INFERRING,
         // The index of models is asked for with POST.
         PortKind::Http if is_reading || path == "/v2/repository/index" => USERS,

@@ -60,7 +60,7 @@ impl AuditTrail {
         Ok(Self { path, file: Mutex::new(file) })
     }
 
-    /// Writes a change down. Where that fails it is told, and the change stands.
+    /// Writes a change down. Where that fails it is logged, and the change stands.
     pub(crate) fn note_change(&self, entry: &AuditEntry<'_>) {
         tracing::info!(
             target: "audit",

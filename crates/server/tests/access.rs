@@ -191,7 +191,7 @@ fn clients_must_have_a_certificate_where_that_is_asked_for() {
 }
 
 #[test]
-fn files_that_are_wrong_are_told_before_anything_is_made() {
+fn files_that_are_wrong_are_named_before_anything_is_made() {
     let (certificates, repository) = (Certificates::new(), tempfile::tempdir().unwrap());
     let tls = |certificate: &str, key: &str| AccessConfig {
         tls: Some(TlsFiles {

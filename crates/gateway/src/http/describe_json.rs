@@ -1,4 +1,4 @@
-//! What is told of a task's work and configuration, as JSON.
+//! A task's work and configuration, as JSON.
 
 use serde_json::{Value, json};
 use tessera_dispatch::{DurationTotal, TaskStatistics};

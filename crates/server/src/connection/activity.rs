@@ -19,8 +19,8 @@ pub(crate) struct ConnectionActivity {
     heads: AtomicU64,
     /// Those of them that are not answered completely.
     requests: AtomicUsize,
-    /// Answers that are being sent.
-    answers: AtomicUsize,
+    /// Answers that wait for the client to take what there is of them.
+    waiting_answers: AtomicUsize,
     /// Bytes of both.
     bytes: ConnectionBytes,
     /// What answers hold that were handed over to be written, and may not be written yet.
@@ -32,7 +32,7 @@ impl ConnectionActivity {
     pub(crate) fn begin_request(self: &Arc<Self>) -> RequestUnderWay {
         self.heads.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
-        RequestUnderWay { activity: Arc::clone(self), is_answering: false }
+        RequestUnderWay { activity: Arc::clone(self) }
     }
 
     /// What counts the bytes of its requests and answers.
@@ -55,45 +55,57 @@ impl ConnectionActivity {
         lock(&self.handed_over).clear();
     }
 
-    /// Whether an answer is being sent.
-    pub(crate) fn is_answering(&self) -> bool {
-        self.answers.load(Ordering::Relaxed) > 0
+    /// Whether an answer waits for the client to take what there is of it. One of which nothing is
+    /// there yet, as a stream of events may be for hours, waits for nobody.
+    pub(crate) fn has_waiting_answer(&self) -> bool {
+        self.waiting_answers.load(Ordering::Relaxed) > 0
     }
 }
 
 /// A request that is under way until this is dropped.
 pub(crate) struct RequestUnderWay {
     activity: Arc<ConnectionActivity>,
-    is_answering: bool,
 }
 
 impl RequestUnderWay {
-    /// The answer, which is being sent until all of it is gone.
-    pub(crate) fn answer_with(mut self, body: Body, lease: Option<AnswerLease>) -> Body {
-        self.is_answering = true;
-        self.activity.answers.fetch_add(1, Ordering::Relaxed);
-        Body::new(AnswerBody { body, lease, request: self })
+    /// The answer, with which the request is under way until all of it is handed over.
+    pub(crate) fn answer_with(self, body: Body, lease: Option<AnswerLease>) -> Body {
+        let mut answer = AnswerBody { body, is_waiting: false, lease, request: self };
+        answer.set_waiting(true);
+        Body::new(answer)
     }
 }
 
 impl Drop for RequestUnderWay {
     fn drop(&mut self) {
         self.activity.requests.fetch_sub(1, Ordering::Relaxed);
-        if self.is_answering {
-            self.activity.answers.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }
 
 /// The body of an answer.
 struct AnswerBody {
     body: Body,
+    /// Whether something of it was handed over, or could be, that was not asked for since.
+    is_waiting: bool,
     lease: Option<AnswerLease>,
     request: RequestUnderWay,
 }
 
+impl AnswerBody {
+    fn set_waiting(&mut self, is_waiting: bool) {
+        let waiting = &self.request.activity.waiting_answers;
+        match (self.is_waiting, is_waiting) {
+            (false, true) => drop(waiting.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(waiting.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        self.is_waiting = is_waiting;
+    }
+}
+
 impl Drop for AnswerBody {
     fn drop(&mut self) {
+        self.set_waiting(false);
         lock(&self.request.activity.handed_over).extend(self.lease.take());
     }
 }
@@ -106,7 +118,9 @@ impl http_body::Body for AnswerBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        self.set_waiting(matches!(frame, Poll::Ready(Some(Ok(_)))));
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -115,5 +129,29 @@ impl http_body::Body for AnswerBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{FutureExt, StreamExt, stream};
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_waits_while_there_is_something_to_take_and_not_for_what_is_to_come() {
+        let activity = Arc::new(ConnectionActivity::default());
+        let first = stream::iter([Ok::<_, axum::Error>(Bytes::from_static(b"an event"))]);
+        let events = Body::from_stream(first.chain(stream::pending()));
+        let mut answer = activity.begin_request().answer_with(events, None);
+        assert!(activity.has_waiting_answer(), "nobody has asked for any of it");
+        assert!(answer.frame().now_or_never().is_some());
+        assert!(activity.has_waiting_answer(), "the event may not be taken yet");
+        assert!(answer.frame().now_or_never().is_none());
+        assert!(!activity.has_waiting_answer(), "there is no other event");
+        assert!(activity.has_requests());
+        drop(answer);
+        assert!(!activity.has_requests() && !activity.has_waiting_answer());
     }
 }

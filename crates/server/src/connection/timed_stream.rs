@@ -55,7 +55,7 @@ impl<S> TimedStream<S> {
 
     /// Whether a client has something to take.
     fn is_sending(&self) -> bool {
-        self.is_blocked || self.activity.is_answering()
+        self.is_blocked || self.activity.has_waiting_answer()
     }
 
     /// Notes what was read: the beginning of a head, where no request is under way.

@@ -2,14 +2,16 @@
 //! and defined as a task.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use tessera_control::{DeviceChoice, TaskDefinition};
+use tessera_control::{DeviceChoice, REPLICAS, ROWS, TaskDefinition, WAIT_MS};
 use tessera_core::{Device, Dim, Error, ErrorKind, Result};
 use tessera_deploy::{Batching, BatchingChoice};
 use tessera_gateway::{LoadOverrides, config_type_name};
 use tessera_graph::{BlockGraph, SharedModel, TensorPort, share_blocks};
+use tessera_repository::unfinished_files::temporary_folder;
 use tessera_repository::{
     ConfiguredTensor, ModelConfigFile, ModelDescription, ModelFile, ModelShapes, NamedFile,
     Repository,
@@ -18,11 +20,6 @@ use tessera_repository::{
 /// Rows of a batch where a configuration names none, as batches are put together by themselves.
 const USUAL_BATCH: u64 = 16;
 
-/// Most that a task may have of rows, instances and milliseconds to wait: what is kept has to be
-/// readable as intent.
-const MOST_ROWS: u64 = 65_536;
-const MOST_INSTANCES: u64 = 64;
-const MOST_WAIT_MS: u64 = 60_000;
 /// The last GPU that intent can name.
 const LAST_GPU: u32 = 999;
 
@@ -64,7 +61,7 @@ fn store_model(repository: &Path, name: &str, overrides: &LoadOverrides) -> Resu
             .map_err(|_| Error::invalid(format!("file \"{file}\" is no text")))
     };
     let description = ModelDescription::from_config(&config, read_given)?;
-    let folder = tempfile::tempdir().map_err(|error| Error::from_io("temporary folder", &error))?;
+    let folder = temporary_folder()?;
     let path = write_files(folder.path(), &config, overrides)?;
     let file = NamedFile { name: name.to_owned(), path };
     let model = ModelFile::read_named(&file, &ModelShapes::default(), &[], &mut BTreeSet::new());
@@ -119,35 +116,36 @@ fn check_config(config: &ModelConfigFile, name: &str) -> Result<()> {
 /// The task that a configuration asks for; what it does not say is as the server has it.
 fn define_task(config: &ModelConfigFile, name: &str) -> Result<TaskDefinition> {
     let mut task = TaskDefinition::of_model(name);
-    let check = |what: &str, count: u64, most: u64| {
-        let count = usize::try_from(count).ok().filter(|_| (1..=most).contains(&count));
-        count.ok_or_else(|| Error::invalid(format!("{what} must be 1 to {most}")))
+    // What is kept has to be readable as intent.
+    let check = |what: &str, count: u64, range: &RangeInclusive<u64>| {
+        let (least, most) = (range.start(), range.end());
+        let count = usize::try_from(count).ok().filter(|_| range.contains(&count));
+        count.ok_or_else(|| Error::invalid(format!("{what} must be {least} to {most}")))
     };
     match (config.max_batch_size, &config.batching) {
         (Some(0), _) => task.batching = Some(BatchingChoice::Off),
         (rows, batching) => {
-            task.max_rows =
-                rows.map(|rows| check("max_batch_size", rows, MOST_ROWS)).transpose()?;
+            task.max_rows = rows.map(|rows| check("max_batch_size", rows, &ROWS)).transpose()?;
             if let Some(batching) = batching {
                 let preferred = batching.preferred_rows.iter().copied().max();
                 let most = preferred.or(rows).unwrap_or(USUAL_BATCH);
                 // Intent knows whole milliseconds.
                 let wait_ms = batching.max_delay_us.saturating_add(500) / 1000;
-                if wait_ms > MOST_WAIT_MS {
+                if !WAIT_MS.contains(&wait_ms) {
                     return Err(Error::invalid(format!(
                         "max_queue_delay_microseconds must be at most {}",
-                        MOST_WAIT_MS * 1000
+                        WAIT_MS.end() * 1000
                     )));
                 }
                 task.batching = Some(BatchingChoice::On(Batching {
-                    max_rows: check("preferred_batch_size", most, MOST_ROWS)?,
+                    max_rows: check("preferred_batch_size", most, &ROWS)?,
                     max_wait: Duration::from_millis(wait_ms),
                 }));
             }
         }
     }
     if let Some(instances) = &config.instances {
-        task.replicas = Some(check("count of an instance_group", instances.count, MOST_INSTANCES)?);
+        task.replicas = Some(check("count of an instance_group", instances.count, &REPLICAS)?);
         task.device = match instances.kind.as_str() {
             "KIND_CPU" => Some(DeviceChoice::All(Device::Cpu)),
             "KIND_GPU" => {

@@ -21,7 +21,7 @@ pub(super) struct SiteService {
     pub(super) repository: PathBuf,
     /// Whether what was asked for at the start runs.
     pub(super) is_up: Arc<AtomicBool>,
-    /// What clients are told of tasks beside what they take and give.
+    /// What clients learn of tasks beside what they take and give.
     pub(super) descriptions: TaskDescriptions,
 }
 

@@ -1,4 +1,4 @@
-//! What clients are told of tasks beside what they take and give. Requests look a task up, so that
+//! What clients learn of tasks beside what they take and give. Requests look a task up, so that
 //! it is read once for each version.
 
 use std::collections::HashMap;
