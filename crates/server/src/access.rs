@@ -86,7 +86,7 @@ pub(crate) fn required_roles(port: PortKind, method: &Method, path: &str) -> &'s
         // Probes have no tokens.
         PortKind::Http if path.starts_with("/v2/health/") => ANYBODY,
         PortKind::Http if path.ends_with("/infer") => INFERRING,
-        PortKind::Http if path.contains("sharedmemory/region/") && !is_reading => INFERRING,
+        PortKind::Http if is_about_regions(path) && !is_reading => INFERRING,
         // The index of models is asked for with POST.
         PortKind::Http if is_reading || path == "/v2/repository/index" => USERS,
         PortKind::Http => CHANGING,
@@ -106,6 +106,11 @@ pub(crate) fn required_roles(port: PortKind, method: &Method, path: &str) -> &'s
             _ => USERS,
         },
     }
+}
+
+/// Whether a request is about shared memory, which is for those who infer.
+fn is_about_regions(path: &str) -> bool {
+    path.starts_with("/v2/systemsharedmemory/") || path.starts_with("/v2/cudasharedmemory/")
 }
 
 /// Whether a request changes what is served, or how.
@@ -134,6 +139,8 @@ mod tests {
             (PortKind::Http, Method::POST, "/v2/repository/models/a/load", "change"),
             (PortKind::Http, Method::POST, "/v2/repository/models/infer/unload", "change"),
             (PortKind::Http, Method::POST, "/v2/systemsharedmemory/region/a/register", "infer"),
+            (PortKind::Http, Method::POST, "/v2/systemsharedmemory/unregister", "infer"),
+            (PortKind::Http, Method::POST, "/v2/repository/models/sharedmemory/load", "change"),
             (PortKind::Http, Method::POST, "/v2/logging", "change"),
             (PortKind::Http, Method::PUT, "/anything/else", "change"),
             (PortKind::Grpc, Method::POST, "/grpc.health.v1.Health/Check", ""),

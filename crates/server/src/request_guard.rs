@@ -31,6 +31,9 @@ const RESPONSE_HEADERS: HeaderValue =
 /// Seconds for which a browser need not ask again.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
+/// How a call of gRPC ended.
+const GRPC_STATUS: &str = "grpc-status";
+
 /// Who may ask a port, and where changes are written down.
 pub(crate) struct RequestGuard {
     pub(crate) access: Arc<Access>,
@@ -84,7 +87,7 @@ impl RequestGuard {
             Some(refusal) => refusal,
             None => next.run(request).await,
         };
-        let status = response.status().as_u16();
+        let status = answered_status(&response).as_u16();
         // Of those who have no token there can be any number: they would write the trail over.
         if status == StatusCode::UNAUTHORIZED.as_u16() {
             tracing::debug!(%method, path, from = from.map(tracing::field::display), "no token");
@@ -128,6 +131,24 @@ impl RequestGuard {
     }
 }
 
+/// How a request was answered, also where that is said as gRPC says it.
+fn answered_status(response: &Response) -> StatusCode {
+    let code = response.headers().get(GRPC_STATUS).and_then(|code| code.to_str().ok());
+    match code {
+        None => response.status(),
+        Some("0") => StatusCode::OK,
+        Some("3" | "9" | "11") => StatusCode::BAD_REQUEST,
+        Some("5") => StatusCode::NOT_FOUND,
+        Some("6" | "10") => StatusCode::CONFLICT,
+        Some("7") => StatusCode::FORBIDDEN,
+        Some("8" | "14") => StatusCode::SERVICE_UNAVAILABLE,
+        Some("12") => StatusCode::NOT_IMPLEMENTED,
+        Some("4") => StatusCode::GATEWAY_TIMEOUT,
+        Some("16") => StatusCode::UNAUTHORIZED,
+        Some(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
 /// Says no to a call of gRPC: in the trailers, which come at once where there is no message.
 fn refuse_call(status: StatusCode, reason: &str) -> Response {
     const PERMISSION_DENIED: HeaderValue = HeaderValue::from_static("7");
@@ -136,7 +157,7 @@ fn refuse_call(status: StatusCode, reason: &str) -> Response {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     let is_unknown = status == StatusCode::UNAUTHORIZED;
-    headers.insert("grpc-status", if is_unknown { UNAUTHENTICATED } else { PERMISSION_DENIED });
+    headers.insert(GRPC_STATUS, if is_unknown { UNAUTHENTICATED } else { PERMISSION_DENIED });
     let reason: String =
         reason.chars().map(|c| if matches!(c, ' '..='~') && c != '%' { c } else { '?' }).collect();
     if let Ok(reason) = HeaderValue::from_str(&reason) {
