@@ -36,8 +36,8 @@ pub use openapi::openapi_document;
 pub use plugin::PlacementPlugin;
 pub use redb_store::RedbStore;
 pub use site::{
-    AppliedUnits, Catalogue, ExitStatus, InstanceReport, PingAnswer, Site, SiteFuture, TaskStatus,
-    UnitStatus, UsedUnit, used_units,
+    AppliedUnits, Catalogue, ContentHold, ExitStatus, InstanceReport, PingAnswer, Site, SiteFuture,
+    TaskStatus, UnitStatus, UsedUnit, used_units,
 };
 pub use store::{IntentChange, IntentStore, MemoryStore, StoredIntent, StoredTask, TaskVersion};
 pub use task_defaults::TaskDefaults;

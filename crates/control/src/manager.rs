@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tessera_core::{Error, Result};
-use tessera_deploy::{Isolation, TaskSettings};
+use tessera_deploy::{Isolation, PlannedTask, TaskSettings};
 use tessera_graph::BlockGraph;
 use tokio::sync::Mutex;
 
@@ -18,9 +18,9 @@ use crate::intent::{System, TaskDefinition};
 use crate::located_value::join_problems;
 use crate::names::check_task_name;
 use crate::resolve;
-use crate::site::{AppliedUnits, Catalogue, Site, TaskStatus};
+use crate::site::{AppliedUnits, Catalogue, ContentHold, Site, TaskStatus};
 use crate::state::{ServedState, StateChange, unknown_task};
-use crate::store::{IntentChange, IntentStore};
+use crate::store::{IntentChange, IntentStore, StoredTask};
 use crate::task_defaults::TaskDefaults;
 
 /// What a server serves again after it was started.
@@ -331,6 +331,7 @@ impl ManagerInner {
             let fusion = state.stored.system.fusion;
             (state.task_change(&change), state.undo_change(&change), kept, fusion)
         };
+        let held = self.hold_content(&change).await?;
         let applied = self.site.apply_tasks(wanted, change.settings.fusion).await?;
         if let Err(error) = self.save_change(kept).await {
             if let Err(second) = self.site.apply_tasks(undo, fusion_before).await {
@@ -342,7 +343,19 @@ impl ManagerInner {
             tracing::warn!("{warning}");
         }
         self.apply_change(change);
+        self.state.write().unwrap_or_else(PoisonError::into_inner).held.extend(held);
         Ok(self.describe_change(applied, &scope))
+    }
+
+    /// Keeps from being removed what the tasks of a change use.
+    async fn hold_content(&self, change: &StateChange) -> Result<BTreeMap<String, ContentHold>> {
+        let (put, catalogue) = (change.put.clone(), Arc::clone(&self.catalogue));
+        let hold = move |(name, (stored, planned)): (String, (StoredTask, Arc<PlannedTask>))| {
+            let names: Vec<&str> = stored.definition.block_names().collect();
+            let held = catalogue.hold_content(&name, &names, &planned.graph)?;
+            Ok((name, held))
+        };
+        run_blocking(move || put.into_iter().map(hold).collect()).await
     }
 
     /// What a change did, as far as it is about these tasks.

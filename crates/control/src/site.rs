@@ -17,7 +17,14 @@ pub trait Catalogue: Send + Sync + 'static {
     /// What `name` stands for: a model, `MODEL/NUMBER` for one block of it, or a block by its hash
     /// or the beginning of it. `NotFound` names it and what there is.
     fn find_graph(&self, name: &str) -> Result<BlockGraph>;
+
+    /// Keeps what a task uses from being removed, until what is returned is dropped: `names` as its
+    /// path has them, and the blocks that they stand for.
+    fn hold_content(&self, task: &str, names: &[&str], graph: &BlockGraph) -> Result<ContentHold>;
 }
+
+/// What keeps content from being removed, for as long as it lives.
+pub type ContentHold = Box<dyn std::any::Any + Send + Sync>;
 
 /// What a change did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

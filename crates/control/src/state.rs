@@ -10,6 +10,7 @@ use tessera_graph::BlockGraph;
 use crate::intent::{SystemSettings, TaskDefinition};
 use crate::names::shorten_name;
 use crate::resolve;
+use crate::site::ContentHold;
 use crate::store::{IntentChange, StoredIntent, StoredTask, TaskVersion};
 
 /// What is served.
@@ -18,6 +19,8 @@ pub(crate) struct ServedState {
     pub(crate) stored: StoredIntent,
     /// The tasks that are served, by name.
     pub(crate) planned: BTreeMap<String, Arc<PlannedTask>>,
+    /// What keeps the content of each from being removed.
+    pub(crate) held: BTreeMap<String, ContentHold>,
     /// The tasks that should be and can't, and why.
     pub(crate) left_out: BTreeMap<String, String>,
     /// Whether `stored` is what the store has: it was read, or written as a whole.
@@ -165,6 +168,7 @@ impl ServedState {
     pub(crate) fn apply_change(&mut self, change: StateChange) {
         for name in &change.removed {
             self.planned.remove(name);
+            self.held.remove(name);
             self.left_out.remove(name);
         }
         let mut put = BTreeMap::new();

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod files;
+mod holds;
 mod load;
 mod maintenance;
 mod model_config;
@@ -28,6 +29,7 @@ mod model_set;
 mod store;
 pub mod unfinished_files;
 
+pub use holds::{ContentHolder, ContentUse, HeldContent};
 pub use maintenance::{GcReport, RepositoryProblem, RepositoryUsage};
 pub use model_config::{
     ConfiguredBatching, ConfiguredInstances, ConfiguredTensor, ModelConfigFile,

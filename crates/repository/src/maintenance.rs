@@ -106,24 +106,14 @@ impl Repository {
         Ok(problems)
     }
 
-    /// Removes what no model needs; with `pretend`, only tells what it would remove.
+    /// Removes what neither a model needs nor a server that runs; with `pretend`, only says what it
+    /// would remove.
     ///
     /// Waits for writers to finish and keeps new ones out while it works.
     pub fn collect_garbage(&self, pretend: bool) -> Result<GcReport> {
         let lock = files::lock_file(self.root())?;
         lock.lock().map_err(|error| io_error(&self.root().join("lock"), &error))?;
-        let mut needed: HashSet<(ContentKind, ContentHash)> = HashSet::new();
-        for entry in self.list_models()? {
-            needed.insert((ContentKind::Model, entry.hash));
-            // A model that can't be read stops the collection: what it needs can't be told.
-            let graph = self.read_graph(entry.hash)?;
-            for hash in graph.distinct_blocks() {
-                needed.insert((ContentKind::Block, hash));
-                for weight in self.read_block(hash)?.weights() {
-                    needed.insert((ContentKind::Weight, weight.hash));
-                }
-            }
-        }
+        let needed = self.needed_content(pretend)?;
         let mut report = GcReport::default();
         for kind in ContentKind::ALL {
             for (hash, path, length) in files::list_content(self.root(), kind)? {
@@ -149,5 +139,24 @@ impl Repository {
             }
         }
         Ok(report)
+    }
+
+    /// What models need, and servers that run.
+    fn needed_content(&self, pretend: bool) -> Result<HashSet<(ContentKind, ContentHash)>> {
+        let mut needed: HashSet<(ContentKind, ContentHash)> = HashSet::new();
+        let held = self.held_content(!pretend)?;
+        let mut blocks: HashSet<ContentHash> =
+            held.into_iter().flat_map(|user| user.content.blocks).collect();
+        for entry in self.list_models()? {
+            needed.insert((ContentKind::Model, entry.hash));
+            // A model that can't be read stops the collection: what it needs can't be known.
+            blocks.extend(self.read_graph(entry.hash)?.distinct_blocks());
+        }
+        for hash in blocks {
+            needed.insert((ContentKind::Block, hash));
+            let weights = self.read_block(hash)?;
+            needed.extend(weights.weights().iter().map(|w| (ContentKind::Weight, w.hash)));
+        }
+        Ok(needed)
     }
 }

@@ -10,6 +10,7 @@ use tessera_engine::FileMapping;
 use tessera_graph::{BlockGraph, Partition};
 
 use crate::files::{self, ContentKind, io_error};
+use crate::holds::HOLDS_FOLDER;
 use crate::model_description::ModelDescription;
 
 const FOLDERS: [&str; 5] = ["blocks", "weights", "models", "names", "tmp"];
@@ -64,7 +65,8 @@ impl Repository {
         // there already may be ours.
         let is_ours = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            FOLDERS.contains(&name) || ["format", "lock", "descriptions"].contains(&name)
+            FOLDERS.contains(&name)
+                || ["format", "lock", "descriptions", HOLDS_FOLDER].contains(&name)
         };
         if !files::read_folder(root)?.iter().all(is_ours) {
             return Err(Error::usage(format!(
@@ -136,10 +138,12 @@ impl Repository {
         }
     }
 
-    /// Forgets a name; its content stays until [`Repository::collect_garbage`].
+    /// Forgets a name, unless a server that runs uses it; its content stays until
+    /// [`Repository::collect_garbage`].
     pub fn remove_model(&self, name: &str) -> Result<()> {
         check_model_name(name)?;
         let _writing = self.lock_to_write()?;
+        self.check_unused(name)?;
         let path = self.name_path(name);
         fs::remove_file(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => self.unknown_model(name),
@@ -214,7 +218,7 @@ impl Repository {
         self.root.join("descriptions").join(name)
     }
 
-    fn lock_to_write(&self) -> Result<File> {
+    pub(crate) fn lock_to_write(&self) -> Result<File> {
         let file = files::lock_file(&self.root)?;
         file.lock_shared().map_err(|error| io_error(&self.root.join("lock"), &error))?;
         Ok(file)

@@ -12,7 +12,7 @@ use tempfile::{TempDir, tempdir};
 use tessera_core::{ContentHash, DType, Error, ErrorKind};
 use tessera_graph::builder::GraphBuilder;
 use tessera_graph::{NoExternalData, Partition, Split, infer, onnx, split_into_chain};
-use tessera_repository::Repository;
+use tessera_repository::{ContentUse, Repository};
 
 /// A chain of layers, a block each; layers of the same number are the same.
 fn model(layers: &[u32]) -> Partition {
@@ -390,6 +390,50 @@ fn gc_removes_what_no_model_needs_and_nothing_else() {
     // The model that was removed can come back.
     repository.put_model("first", &model(&[1, 2, 3])).unwrap();
     assert!(lone == content(repository.root()));
+}
+
+#[test]
+fn what_a_server_uses_stays_until_it_does_not_or_is_gone() {
+    let (_folder, repository) = fresh();
+    let partition = model(&[1, 2, 3]);
+    repository.put_model("served", &partition).unwrap();
+    repository.put_model("other", &model(&[1, 5])).unwrap();
+    let holder = repository.begin_holding().unwrap();
+    let used = ContentUse {
+        task: "ants".to_owned(),
+        models: vec!["served".to_owned()],
+        blocks: partition.graph.distinct_blocks(),
+    };
+    let held = holder.hold_content(&used).unwrap();
+    let refused = repository.remove_model("served").unwrap_err();
+    let process = std::process::id().to_string();
+    assert!(refused.to_string().contains("\"ants\"") && refused.to_string().contains(&process));
+    repository.remove_model("other").unwrap();
+
+    // Another model under its name, as a new version: what runs is the old one.
+    repository.put_model("served", &model(&[7, 8])).unwrap();
+    let removed = repository.collect_garbage(false).unwrap();
+    assert_eq!((removed.models, removed.blocks), (2, 1), "the block of the other model");
+    for block in &used.blocks {
+        repository.load_program(*block).unwrap();
+    }
+
+    drop(held);
+    repository.collect_garbage(false).unwrap();
+    assert!(repository.load_program(used.blocks[0]).is_err());
+    repository.remove_model("served").unwrap();
+
+    // A folder that nobody has locked is of a process that was killed.
+    let left = repository.root().join("holds/1-left");
+    fs::create_dir(&left).unwrap();
+    fs::write(left.join("lock"), "").unwrap();
+    fs::write(left.join("0.json"), serde_json::to_vec(&used).unwrap()).unwrap();
+    repository.collect_garbage(true).unwrap();
+    assert!(left.exists(), "pretending changes nothing");
+    repository.collect_garbage(false).unwrap();
+    assert!(!left.exists());
+    drop(holder);
+    assert_eq!(fs::read_dir(repository.root().join("holds")).unwrap().count(), 0);
 }
 
 #[test]

@@ -1,18 +1,28 @@
 //! The repository as the catalogue of what paths may name.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use tessera_control::Catalogue;
+use tessera_control::{Catalogue, ContentHold};
 use tessera_core::{ContentHash, Error, ErrorKind, Result};
 use tessera_graph::{BlockGraph, TensorSource};
-use tessera_repository::Repository;
+use tessera_repository::{ContentHolder, ContentUse, Repository};
 
 /// How much of a hash tells a block.
 const MIN_HASH_PREFIX: usize = 6;
 
 /// Finds models and blocks in a repository.
 pub(crate) struct RepositoryCatalogue {
-    pub(crate) repository: PathBuf,
+    repository: PathBuf,
+    holder: Arc<ContentHolder>,
+}
+
+impl RepositoryCatalogue {
+    /// The catalogue of a repository, which is there.
+    pub(crate) fn open(repository: PathBuf) -> Result<Self> {
+        let holder = Repository::open(&repository)?.begin_holding()?;
+        Ok(Self { repository, holder })
+    }
 }
 
 impl Catalogue for RepositoryCatalogue {
@@ -39,6 +49,16 @@ impl Catalogue for RepositoryCatalogue {
             }
             found => found,
         }
+    }
+
+    fn hold_content(&self, task: &str, names: &[&str], graph: &BlockGraph) -> Result<ContentHold> {
+        let model = |name: &&str| name.split_once('/').map_or(*name, |(model, _)| model).to_owned();
+        let content = ContentUse {
+            task: task.to_owned(),
+            models: names.iter().map(model).collect(),
+            blocks: graph.distinct_blocks(),
+        };
+        Ok(Box::new(self.holder.hold_content(&content)?))
     }
 }
 

@@ -54,9 +54,9 @@ impl ControlConfig {
     }
 
     /// Has what `store` holds carried out at this site.
-    pub fn build(self, store: Arc<dyn IntentStore>, site: Arc<dyn Site>) -> ControlPart {
-        let catalogue = Arc::new(RepositoryCatalogue { repository: self.repository });
-        ControlPart { manager: Manager::new(store, catalogue, site, self.defaults) }
+    pub fn build(self, store: Arc<dyn IntentStore>, site: Arc<dyn Site>) -> Result<ControlPart> {
+        let catalogue = Arc::new(RepositoryCatalogue::open(self.repository)?);
+        Ok(ControlPart { manager: Manager::new(store, catalogue, site, self.defaults) })
     }
 }
 

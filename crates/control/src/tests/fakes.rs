@@ -13,8 +13,8 @@ use tokio::sync::broadcast;
 
 use crate::store::{IntentChange, IntentStore, MemoryStore, StoredIntent};
 use crate::{
-    AppliedUnits, Catalogue, ExitStatus, InstanceReport, Manager, PingAnswer, Site, SiteFuture,
-    TaskDefaults, TaskStatus, UnitStatus, UsedUnit, used_units,
+    AppliedUnits, Catalogue, ContentHold, ExitStatus, InstanceReport, Manager, PingAnswer, Site,
+    SiteFuture, TaskDefaults, TaskStatus, UnitStatus, UsedUnit, used_units,
 };
 
 fn port(name: &str, size: usize) -> TensorPort {
@@ -99,6 +99,10 @@ impl Catalogue for FakeCatalogue {
     fn find_graph(&self, name: &str) -> Result<BlockGraph> {
         let found = self.0.lock().unwrap().get(name).cloned();
         found.ok_or_else(|| Error::not_found(format!("there is no model \"{name}\"")))
+    }
+
+    fn hold_content(&self, _: &str, _: &[&str], _: &BlockGraph) -> Result<ContentHold> {
+        Ok(Box::new(()))
     }
 }
 

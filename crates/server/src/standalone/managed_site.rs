@@ -51,7 +51,7 @@ impl ManagedSiteConfig {
         dispatch.dispatcher.on_cancelled(move |request| canceller.cancel_request(request));
         let endpoint = transport.endpoint;
         let site = Arc::new(LocalSite::new(node, dispatch, telemetry, endpoint, cores));
-        let control = self.control.build(store, Arc::clone(&site) as _);
+        let control = self.control.build(store, Arc::clone(&site) as _)?;
         Ok(ManagedSite { site, control })
     }
 }
