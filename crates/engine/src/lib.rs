@@ -12,6 +12,7 @@ mod engine_choice;
 mod file_mapping;
 mod host_allocator;
 mod live_table;
+mod mapped_ranges;
 mod onnxruntime;
 mod program;
 mod rten_engine;

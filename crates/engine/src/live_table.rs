@@ -25,9 +25,17 @@ impl<K, V> Default for LiveTable<K, V> {
 const FIRST_SWEEP: usize = 16;
 
 impl<K: Eq + Hash, V> LiveTable<K, V> {
-    /// The entry that is still in use, or a new one.
-    pub(crate) fn get_or_make(&self, key: K, make: impl FnOnce() -> Result<V>) -> Result<Arc<V>> {
-        if let Some(known) = lock(&self.0).by_key.get(&key).and_then(Weak::upgrade) {
+    /// The entry that is still in use and of use, or a new one.
+    pub(crate) fn get_or_make(
+        &self,
+        key: K,
+        is_usable: impl Fn(&V) -> bool,
+        make: impl FnOnce() -> Result<V>,
+    ) -> Result<Arc<V>> {
+        let find = |table: &Entries<K, V>| {
+            table.by_key.get(&key).and_then(Weak::upgrade).filter(|known| is_usable(known))
+        };
+        if let Some(known) = find(&lock(&self.0)) {
             return Ok(known);
         }
         let made = Arc::new(make()?);
@@ -38,7 +46,7 @@ impl<K: Eq + Hash, V> LiveTable<K, V> {
             table.swept_at = FIRST_SWEEP.max(table.by_key.len() * 2);
         }
         // Somebody may have been quicker; whoever came first is shared.
-        if let Some(known) = table.by_key.get(&key).and_then(Weak::upgrade) {
+        if let Some(known) = find(&table) {
             return Ok(known);
         }
         table.by_key.insert(key, Arc::downgrade(&made));
@@ -58,12 +66,15 @@ mod tests {
     #[test]
     fn an_entry_is_shared_while_somebody_has_it_and_made_anew_afterwards() {
         let table = LiveTable::<u32, String>::default();
-        let first = table.get_or_make(1, || Ok("first".to_owned())).unwrap();
-        let second = table.get_or_make(1, || Ok("second".to_owned())).unwrap();
+        let get = |name: &str| table.get_or_make(1, |_| true, || Ok(name.to_owned())).unwrap();
+        let (first, second) = (get("first"), get("second"));
         assert!(Arc::ptr_eq(&first, &second));
         assert_eq!(table.live_values().len(), 1);
         drop((first, second));
         assert!(table.live_values().is_empty());
-        assert_eq!(*table.get_or_make(1, || Ok("third".to_owned())).unwrap(), "third");
+        let third = get("third");
+        assert_eq!(*third, "third");
+        let fourth = table.get_or_make(1, |known| known != "third", || Ok("fourth".to_owned()));
+        assert_eq!(*fourth.unwrap(), "fourth");
     }
 }

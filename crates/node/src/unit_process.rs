@@ -87,6 +87,9 @@ pub fn run_unit_process(
                     released = Instant::now();
                     worker.release_idle_memory();
                 }
+                if !worker.is_alive() {
+                    break;
+                }
                 send_report(&UnitProcessReport::Pong(number, worker.current_heartbeat()));
             }
             UnitProcessCommand::Stop => break,

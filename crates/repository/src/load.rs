@@ -44,7 +44,8 @@ impl Repository {
     /// Maps a weight; one that is mapped already is shared, and was checked then.
     fn map_weight(&self, hash: ContentHash) -> Result<MappedWeight> {
         let table = || lock(&self.mapped_weights);
-        if let Some(known) = table().get(&hash).and_then(Weak::upgrade) {
+        let is_intact = |known: &MappedWeight| known.check_intact().is_ok();
+        if let Some(known) = table().get(&hash).and_then(Weak::upgrade).filter(is_intact) {
             return Ok(known);
         }
         let path = content_path(self.root(), ContentKind::Weight, hash);
@@ -54,7 +55,7 @@ impl Repository {
         let mapping = Arc::new(mapping);
         let mut table = table();
         table.retain(|_, known| known.strong_count() > 0);
-        if let Some(known) = table.get(&hash).and_then(Weak::upgrade) {
+        if let Some(known) = table.get(&hash).and_then(Weak::upgrade).filter(is_intact) {
             return Ok(known);
         }
         table.insert(hash, Arc::downgrade(&mapping));

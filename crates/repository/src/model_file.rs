@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tessera_core::{Error, Result, is_plain_name, is_unshown};
-use tessera_engine::FileMapping;
+use tessera_engine::{FileMapping, SharedFileMapping};
 use tessera_graph::onnx::without_map_outputs;
 use tessera_graph::{
     CutPoints, ExitSpec, ExternalData, Graph, InferredTypes, MOST_UNIT_NODES, Partition, Split,
@@ -32,6 +33,8 @@ pub struct ModelFile {
     pub types: InferredTypes,
     /// Its exits.
     pub exits: Vec<ExitSpec>,
+    /// The files that it is in.
+    mappings: Vec<Arc<FileMapping>>,
 }
 
 impl ModelFile {
@@ -74,8 +77,9 @@ impl ModelFile {
         exits: &[ExitSpec],
         shapes: &mut dyn FnMut(&Graph) -> BTreeMap<String, Vec<usize>>,
     ) -> Result<Self> {
-        let file = Bytes::from_owner(FileMapping::map_file(path)?);
-        let graph = tessera_graph::read_model(file, &mut ModelFolder::beside_model(path))?;
+        let mut folder = ModelFolder::beside_model(path);
+        let file = folder.map_file(path)?;
+        let graph = tessera_graph::read_model(file, &mut folder)?;
         let shapes = shapes(&graph);
         let types = infer::infer_types(&graph, &shapes)?;
         let graph = fold_shapes(graph, &types)?;
@@ -85,7 +89,17 @@ impl ModelFile {
             [] => read_manifest(&manifest_path(path))?,
             _ => exits.to_vec(),
         };
-        Ok(Self { path: path.clone(), name: name.clone(), graph, types, exits })
+        let (path, name, mappings) = (path.clone(), name.clone(), folder.mappings);
+        let model = Self { path, name, graph, types, exits, mappings };
+        model.check_intact()?;
+        Ok(model)
+    }
+
+    /// Fails where one of its files was cut short since it was read: what was made of it may be made
+    /// of something else.
+    pub fn check_intact(&self) -> Result<()> {
+        let checked = self.mappings.iter().try_for_each(|mapping| mapping.check_intact());
+        checked.map_err(|error| error.with_context(self.path.display()))
     }
 
     /// Its cut points, with the branches of exits left aside.
@@ -110,8 +124,9 @@ impl ModelFile {
         let wanted = DEFAULT_BLOCKS.max(self.exits.len() + 1).max(loadable);
         let wanted = wanted.min(points.cuts.len() + 1);
         let split = split.cloned().unwrap_or(Split::Blocks(wanted));
-        tessera_graph::split_into_chain(&self.graph, &self.types, &split, &self.exits)
-            .map_err(|error| error.with_context(self.path.display()))
+        let blocks = tessera_graph::split_into_chain(&self.graph, &self.types, &split, &self.exits);
+        self.check_intact()?;
+        blocks.map_err(|error| error.with_context(self.path.display()))
     }
 
     /// Its inputs, with `shapes` for those that are open; the model itself stays as it is.
@@ -158,6 +173,7 @@ impl ModelFile {
             graph: self.graph.clone().with_outputs(cuts),
             types: self.types.clone(),
             exits: self.exits.clone(),
+            mappings: self.mappings.clone(),
         }
     }
 
@@ -209,13 +225,20 @@ pub(crate) fn model_name_from(text: &str) -> String {
 struct ModelFolder {
     folder: PathBuf,
     open: HashMap<String, Bytes>,
+    mappings: Vec<Arc<FileMapping>>,
 }
 
 impl ModelFolder {
     fn beside_model(path: &Path) -> Self {
         let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_path_buf();
-        Self { folder, open: HashMap::new() }
+        Self { folder, open: HashMap::new(), mappings: Vec::new() }
+    }
+
+    fn map_file(&mut self, path: &Path) -> Result<Bytes> {
+        let mapping = Arc::new(FileMapping::map_file(path)?);
+        self.mappings.push(Arc::clone(&mapping));
+        Ok(Bytes::from_owner(SharedFileMapping(mapping)))
     }
 }
 
@@ -236,7 +259,7 @@ impl ExternalData for ModelFolder {
                 "external data \"{location}\" points outside the model's folder, expected a file inside"
             )));
         }
-        let bytes = Bytes::from_owner(FileMapping::map_file(&real)?);
+        let bytes = self.map_file(&real)?;
         self.open.insert(location.to_owned(), bytes.clone());
         Ok(bytes)
     }

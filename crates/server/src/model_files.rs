@@ -161,6 +161,8 @@ impl ModelFilesConfig {
                 exits: &model.exits,
             })
             .collect();
-        Ok(tessera_graph::share_blocks(&views, &mut |_| {})?.partitions)
+        let shared = tessera_graph::share_blocks(&views, &mut |_| {})?;
+        models.iter().try_for_each(ModelFile::check_intact)?;
+        Ok(shared.partitions)
     }
 }

@@ -96,7 +96,9 @@ fn share_models(models: &[ModelFile], progress: &mut dyn FnMut(usize)) -> Result
         .iter()
         .map(|model| SharedModel { graph: &model.graph, types: &model.types, exits: &model.exits })
         .collect();
-    tessera_graph::share_blocks(&views, progress)
+    let shared = tessera_graph::share_blocks(&views, progress)?;
+    models.iter().try_for_each(ModelFile::check_intact)?;
+    Ok(shared)
 }
 
 /// What sharing saves, and the path of each model.

@@ -19,7 +19,7 @@ use crate::{EngineSession, RunTerminator};
 pub(super) struct SharedSession {
     // Dropped first: the session refers to the weights below.
     session: OrtSession,
-    _weights: Option<(Arc<PreparedBlock>, Vec<OrtValue>)>,
+    weights: Option<(Arc<PreparedBlock>, Vec<OrtValue>)>,
 }
 
 impl SharedSession {
@@ -29,12 +29,17 @@ impl SharedSession {
         prepared: Arc<PreparedBlock>,
         weights: Vec<OrtValue>,
     ) -> Self {
-        Self { session, _weights: Some((prepared, weights)) }
+        Self { session, weights: Some((prepared, weights)) }
+    }
+
+    /// Fails where its weights are not what they were.
+    pub(super) fn check_intact(&self) -> Result<()> {
+        self.weights.as_ref().map_or(Ok(()), |(prepared, _)| prepared.check_intact())
     }
 
     /// A session that has its weights from a file.
     pub(super) fn of_file(session: OrtSession) -> Self {
-        Self { session, _weights: None }
+        Self { session, weights: None }
     }
 }
 
@@ -139,7 +144,9 @@ impl EngineSession for OrtCpuSession {
             .map(|output| output.as_mut().map(OrtValue::over_tensor_mut).transpose())
             .collect::<ort::Result<Vec<_>>>();
         let bound = bound.map_err(&fail)?;
-        let pointers = self.run_values(&values, &bound).map_err(&fail)?;
+        let pointers = self.run_values(&values, &bound);
+        self.session.check_intact().map_err(|error| error.with_context(&label))?;
+        let pointers = pointers.map_err(&fail)?;
         pointers
             .into_iter()
             .zip(bound)

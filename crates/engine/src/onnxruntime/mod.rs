@@ -83,14 +83,12 @@ impl OnnxRuntime {
         options: &LoadOptions,
     ) -> Result<Arc<SharedSession>> {
         let key = (program.key(), options.threads, options.device);
-        self.sessions.get_or_make(key, || {
-            let prepared = self.prepared.get_or_make(program.key(), || {
-                let builder = self.builders.session_builder(&LoadOptions::default())?;
-                let target = ExecutionTarget::Cpu;
-                PreparedBlock::prepare(builder, program, options, &self.version, target)
-            })?;
+        let is_whole = |session: &SharedSession| session.check_intact().is_ok();
+        self.sessions.get_or_make(key, is_whole, || {
+            let prepared = self.prepared_block(program, options)?;
             let (session, values) = self.session_of_prepared(program, options, &prepared)?;
             let session = SharedSession::of_block(session, Arc::clone(&prepared), values);
+            session.check_intact().map_err(|error| error.with_context(program.label()))?;
             program.release_weight_pages();
             prepared.release_pages();
             crate::release_freed_memory();
@@ -100,6 +98,20 @@ impl OnnxRuntime {
 }
 
 impl OnnxRuntime {
+    /// The prepared form of a block, one for all who load it at the same time.
+    fn prepared_block(
+        &self,
+        program: &Program,
+        options: &LoadOptions,
+    ) -> Result<Arc<PreparedBlock>> {
+        let is_whole = |prepared: &PreparedBlock| prepared.check_intact().is_ok();
+        self.prepared.get_or_make(program.key(), is_whole, || {
+            let builder = self.builders.session_builder(&LoadOptions::default())?;
+            let target = ExecutionTarget::Cpu;
+            PreparedBlock::prepare(builder, program, options, &self.version, target)
+        })
+    }
+
     /// A session over the prepared form of a block, with values that must live as long as it does.
     ///
     /// It shares what it makes of weights with others of the block. Some kernels can't do that, as

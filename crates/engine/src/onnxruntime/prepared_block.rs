@@ -176,8 +176,11 @@ impl PreparedBlock {
         let graph = proto.graph.get_or_insert_default();
         blocked_layout::leave_blocked_layout(graph);
         memcpy_removal::remove_memcpy_nodes(graph);
-        let mapping =
-            if weights.exists() { Some(Arc::new(FileMapping::map_file(&weights)?)) } else { None };
+        let mapping = if weights.exists() {
+            Some(Arc::new(FileMapping::map_watched_file(&weights)?))
+        } else {
+            None
+        };
         let file = mapping.as_ref().map_or_else(Bytes::new, |mapping| {
             Bytes::from_owner(SharedFileMapping(Arc::clone(mapping)))
         });
@@ -200,6 +203,11 @@ impl PreparedBlock {
             packed: PrepackedWeights::new(),
             mapping,
         })
+    }
+
+    /// Fails where the file of its weights is not what it was.
+    pub(super) fn check_intact(&self) -> Result<()> {
+        self.mapping.as_ref().map_or(Ok(()), |mapping| mapping.check_intact())
     }
 
     /// Lets go of pages for now: those of weights that sessions have packed are not needed again.

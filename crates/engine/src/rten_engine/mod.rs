@@ -20,7 +20,7 @@ use guard::guard_panics;
 use tessera_graph::MOST_UNIT_NODES;
 
 use crate::program::check_run_arguments;
-use crate::{Engine, EngineSession, LoadOptions, Program};
+use crate::{Engine, EngineSession, FileMapping, LoadOptions, Program};
 
 /// The engine that is always there.
 #[derive(Default)]
@@ -99,6 +99,9 @@ impl Engine for Rten {
             pool,
         )?;
         session.node_count = block.node_count();
+        let mappings = program.weights().iter().filter_map(|weight| weight.mapping.clone());
+        session.mappings = mappings.collect();
+        session.check_intact()?;
         Ok(Box::new(session))
     }
 
@@ -170,6 +173,8 @@ struct RtenSession {
     // Dropped first: the model refers to the weights.
     model: Model,
     _weights: Vec<Tensor>,
+    /// The files that they are in.
+    mappings: Vec<Arc<FileMapping>>,
     label: String,
     inputs: Vec<(String, DType)>,
     outputs: Vec<(String, DType)>,
@@ -198,6 +203,7 @@ impl RtenSession {
         Ok(Self {
             model,
             _weights: weights,
+            mappings: Vec::new(),
             label,
             inputs,
             outputs,
@@ -208,6 +214,12 @@ impl RtenSession {
             is_planned: false,
             pool,
         })
+    }
+
+    /// Fails where its weights are not what they were.
+    fn check_intact(&self) -> Result<()> {
+        let checked = self.mappings.iter().try_for_each(|mapping| mapping.check_intact());
+        checked.map_err(|error| error.with_context(&self.label))
     }
 }
 
@@ -236,6 +248,7 @@ impl EngineSession for RtenSession {
             true => run()?,
             false => with_stack_for(self.node_count, &self.label, run)??,
         };
+        self.check_intact()?;
         let results =
             results.map_err(|error| Error::engine(format!("{}: rten: {error}", self.label)))?;
         results

@@ -125,7 +125,10 @@ impl CpuExecutor {
                 let bound = self.blocks.bind_outputs(&shapes, memory, wait);
                 match bound.and_then(&mut run) {
                     Err(error)
-                        if !matches!(error.kind(), ErrorKind::Full | ErrorKind::TimedOut) =>
+                        if !matches!(
+                            error.kind(),
+                            ErrorKind::Full | ErrorKind::TimedOut | ErrorKind::Corrupt
+                        ) =>
                     {
                         // The shapes may depend on what is in the tensors.
                         let result = run(Vec::new());

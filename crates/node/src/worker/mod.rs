@@ -292,6 +292,11 @@ impl WorkerInner {
     /// says that they failed.
     fn handle_failed_batch(&self, batch: Vec<BatchItem>, failure: BatchFailure, started: u64) {
         let BatchFailure { error, sent_early } = failure;
+        if error.kind() == ErrorKind::Corrupt {
+            tracing::error!(instance = self.context.name, %error, "its weights are not whole");
+            // Nothing is answered: requests go to whoever comes after it.
+            return self.request_stop();
+        }
         if let Some(sent) = sent_early {
             let unsent = batch.into_iter().zip(sent).filter(|(_, is_sent)| !is_sent);
             return self.context.fail_batch(unsent.map(|(item, _)| item).collect(), &error);

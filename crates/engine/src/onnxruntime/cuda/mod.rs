@@ -72,19 +72,24 @@ impl CudaLoader {
         let label = program.label();
         let arena = self.choose_arena(&gpu);
         let key = (program.key(), number, options.cuda);
-        let prepared_on_gpu = self.prepared.get_or_make(key, || {
-            let target = ExecutionTarget::Cuda(options.cuda.cache_name());
-            let builder = self.session_builder(options, &gpu)?;
-            let setup = lock_device_for_setup();
-            let prepared =
-                PreparedBlock::prepare(builder, program, options, &self.version, target)?;
-            drop(setup);
-            let on_gpu = GpuPreparedBlock::new(program.key(), &gpu, prepared)
-                .map_err(|error| error.with_context(&label))?;
-            program.release_weight_pages();
-            crate::release_freed_memory();
-            Ok(on_gpu)
-        })?;
+        // What was read from its file is on the GPU, whatever became of the file.
+        let prepared_on_gpu = self.prepared.get_or_make(
+            key,
+            |_| true,
+            || {
+                let target = ExecutionTarget::Cuda(options.cuda.cache_name());
+                let builder = self.session_builder(options, &gpu)?;
+                let setup = lock_device_for_setup();
+                let prepared =
+                    PreparedBlock::prepare(builder, program, options, &self.version, target)?;
+                drop(setup);
+                let on_gpu = GpuPreparedBlock::new(program.key(), &gpu, prepared)
+                    .map_err(|error| error.with_context(&label))?;
+                program.release_weight_pages();
+                crate::release_freed_memory();
+                Ok(on_gpu)
+            },
+        )?;
         let (inputs, outputs) = program.ports();
         let factory = GpuSessionFactory {
             builders: self.builders.clone(),

@@ -26,6 +26,7 @@ impl GpuPreparedBlock {
         prepared: PreparedBlock,
     ) -> Result<Self> {
         let weights = DeviceWeights::copy_to_gpu(program, gpu, prepared.weights())?;
+        prepared.check_intact()?;
         prepared.release_pages();
         Ok(Self { prepared, weights })
     }
@@ -58,6 +59,7 @@ impl GpuPreparedBlock {
                     .prepared
                     .session_with_copies(builder()?)
                     .map_err(|e| e.into_error(label))?;
+                self.prepared.check_intact().map_err(|error| error.with_context(label))?;
                 Ok((copied, None))
             }
         }
