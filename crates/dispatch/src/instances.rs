@@ -30,6 +30,17 @@ struct LiveInstance {
     in_flight: usize,
 }
 
+/// Whether a task answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskAvailability {
+    /// It does.
+    Ready,
+    /// Requests wait for a unit that is being started, and why.
+    Loading(String),
+    /// It does not, and why.
+    Unavailable(String),
+}
+
 /// The instances that a request passes.
 pub(crate) struct ChosenInstances {
     /// One per step that can be made.
@@ -106,6 +117,22 @@ impl InstanceTable {
     pub(crate) fn unavailable_reason(&self, entry: &TaskEntry) -> Option<String> {
         let (steps, missing) = self.reachable_steps(entry);
         missing.filter(|_| steps == 0)
+    }
+
+    /// Whether a task answers now.
+    pub(crate) fn task_availability(&self, entry: &TaskEntry) -> TaskAvailability {
+        let (steps, missing) = self.reachable_steps(entry);
+        if let Some(reason) = missing.filter(|_| steps == 0) {
+            return TaskAvailability::Unavailable(reason);
+        }
+        let has_instance = |unit: &UnitId| {
+            self.units.get(unit).is_some_and(|unit| !unit.live_instances.is_empty())
+        };
+        let mut reached = entry.route.steps[..steps].iter();
+        match reached.find(|step| !has_instance(&step.unit)) {
+            Some(step) => TaskAvailability::Loading(format!("unit {} is starting", step.unit)),
+            None => TaskAvailability::Ready,
+        }
     }
 
     /// How many steps of a route can be made, and why no more. Where a later unit will not be

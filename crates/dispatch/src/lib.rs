@@ -24,5 +24,6 @@ mod turns;
 pub use device_tensors::ExportInput;
 pub use dispatcher::{AllocateInput, Dispatcher, DispatcherOptions};
 pub use inference::{InferenceRequest, InferenceResponse, Refusal};
+pub use instances::TaskAvailability;
 pub use routing_table::{RouteChange, TaskEntry, UnitEntry};
 pub use statistics::{BatchStatistics, DurationTotal, TaskStatistics};

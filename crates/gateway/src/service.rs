@@ -19,8 +19,8 @@ pub type ServiceFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub enum TaskState {
     /// It answers.
     Ready,
-    /// It is on its way.
-    Loading,
+    /// It is on its way, and what it waits for.
+    Loading(String),
     /// It does not answer, and why; empty for one that nobody asked for.
     Unavailable(String),
 }

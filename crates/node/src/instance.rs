@@ -17,11 +17,12 @@ use crate::permits::MachineCorePermits;
 use crate::process_protocol::{
     Loss, StartUnit, UnitProcessCommand, UnitProcessReport, read_line, write_line,
 };
+use crate::start_progress::StartProgress;
 use crate::worker::{Heartbeat, Worker};
 use tessera_core::lock;
 
-/// How long an instance may take to load.
-const LOAD_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often a process that starts is looked at.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// An instance that runs.
 pub(crate) enum RunningInstance {
@@ -70,6 +71,7 @@ impl UnitProcess {
     pub(crate) fn spawn_and_wait(
         program: &Path,
         start: StartUnit,
+        weight_bytes: u64,
         cores: MachineCorePermits,
         on_loss: impl Fn(Loss) + Send + 'static,
         on_end: impl FnOnce(u32) + Send + 'static,
@@ -114,19 +116,41 @@ impl UnitProcess {
             return Err(fail(error));
         }
         started.map_err(fail)?;
-        match is_ready.recv_timeout(LOAD_TIMEOUT) {
-            Ok(Ok(ready)) => Ok((process, ready)),
-            Ok(Err(error)) => Err(error),
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Err(Error::lost(format!(
-                "the process of instance {name} ended while it was starting"
-            ))),
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                process.kill_process();
-                Err(Error::timed_out(format!(
-                    "instance {name} did not load within {LOAD_TIMEOUT:?}"
-                )))
+        let progress = StartProgress::new(process.id, weight_bytes);
+        let ready = process.wait_until_ready(&name, progress, &is_ready)?;
+        Ok((process, ready))
+    }
+
+    /// Waits for a process that starts, for as long as it does something.
+    fn wait_until_ready(
+        &self,
+        name: &str,
+        mut progress: StartProgress,
+        is_ready: &std::sync::mpsc::Receiver<Result<ReadyInstance>>,
+    ) -> Result<ReadyInstance> {
+        loop {
+            match is_ready.recv_timeout(PROGRESS_INTERVAL) {
+                Ok(result) => return result,
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err(Error::lost(format!(
+                        "the process of instance {name} ended while it was starting"
+                    )));
+                }
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                    if let Err(reason) = progress.check_process(self.waits_for_cores()) {
+                        self.kill_process();
+                        return Err(Error::timed_out(format!("instance {name} {reason}")));
+                    }
+                }
             }
         }
+    }
+
+    /// Whether it waits for cores that others have.
+    fn waits_for_cores(&self) -> bool {
+        let permits = lock(&self.permits);
+        let mut tickets = permits.tickets.values();
+        tickets.any(|ticket| matches!(ticket, PermitTicket::Asked | PermitTicket::Waiting(_)))
     }
 
     fn read_reports(

@@ -22,6 +22,8 @@ mod process_protocol;
 mod program_source;
 mod run_memory;
 mod run_watch;
+mod start_forecast;
+mod start_progress;
 mod supervisor;
 mod unit;
 mod unit_blocks;
@@ -42,6 +44,7 @@ pub use permits::{CorePermit, CorePermits, MachineCorePermits};
 pub use program_source::ProgramSource;
 pub use run_memory::RunMemory;
 pub use run_watch::RunWatch;
+pub use start_forecast::StartForecast;
 pub use supervisor::{
     DetachedInstances, InstanceStatus, NodeEvent, NodeOptions, NodeSupervisor, PingResult,
     RunLimits, UnitFacts,

@@ -12,6 +12,7 @@ mod ends;
 mod exits;
 mod faults;
 mod fusing;
+mod hostile_host;
 mod http;
 mod load;
 mod models;

@@ -20,6 +20,7 @@ use tessera_tensormq::{Endpoint, MAX_INBOX_DEPTH, Peers, RequestId};
 use tokio::sync::Notify;
 
 use crate::device_tensors::ExportInput;
+use crate::instances::TaskAvailability;
 use crate::pending_request::REPLY_INBOX;
 use crate::routing_table::TaskEntry;
 use crate::state::DispatcherState;
@@ -106,9 +107,9 @@ impl Dispatcher {
         self.0.lock_state().find_task(name, version)
     }
 
-    /// Why a task does not answer; `None` where it does.
-    pub fn unavailable_reason(&self, task: &TaskEntry) -> Option<String> {
-        self.0.lock_state().unavailable_reason(task)
+    /// Whether a task answers now.
+    pub fn task_availability(&self, task: &TaskEntry) -> TaskAvailability {
+        self.0.lock_state().task_availability(task)
     }
 
     /// How many requests of a task wait or are on their way.

@@ -12,7 +12,7 @@ use tessera_tensormq::{Message, RequestId};
 
 use crate::admission::{AdmissionControl, RequestLoad};
 use crate::inference::Refusal;
-use crate::instances::{ChosenInstances, InstanceTable};
+use crate::instances::{ChosenInstances, InstanceTable, TaskAvailability};
 use crate::pending_request::{InferenceResult, PendingRequest, REPLY_INBOX};
 use crate::request_parts::{PartInFlight, PartsInFlight, WaitingParts};
 use crate::routing_table::{RouteChange, RoutingTable, TaskEntry};
@@ -147,6 +147,10 @@ impl DispatcherState {
     /// Why a task gives no answer at all.
     pub(crate) fn unavailable_reason(&self, entry: &TaskEntry) -> Option<String> {
         self.instances.unavailable_reason(entry)
+    }
+
+    pub(crate) fn task_availability(&self, entry: &TaskEntry) -> TaskAvailability {
+        self.instances.task_availability(entry)
     }
 
     pub(crate) fn task_in_flight(&self, task: &str) -> usize {

@@ -190,7 +190,8 @@ pub(crate) fn collect_statistics(
         let statistics = service.task_statistics(name)?;
         return Ok(vec![(task, statistics)]);
     }
-    let loaded = service.list_tasks().into_iter().filter(|task| task.state == TaskState::Ready);
+    let is_served = |task: &TaskInfo| !matches!(task.state, TaskState::Unavailable(_));
+    let loaded = service.list_tasks().into_iter().filter(is_served);
     // A task may go while we ask; the others are told all the same.
     Ok(loaded
         .filter_map(|task| {
@@ -213,7 +214,7 @@ pub(crate) fn list_repository(service: &dyn InferenceService, only_ready: bool) 
         .map(|task| {
             let (state, reason) = match task.state {
                 TaskState::Ready => ("READY", String::new()),
-                TaskState::Loading => ("LOADING", String::new()),
+                TaskState::Loading(reason) => ("LOADING", reason),
                 TaskState::Unavailable(reason) => ("UNAVAILABLE", reason),
             };
             IndexEntry { name: task.name, version: task.version, state, reason }

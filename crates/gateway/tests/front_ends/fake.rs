@@ -102,7 +102,10 @@ impl InferenceService for Fake {
             task("a name/ü", echo(), echo(), 0),
             task("one", vec![row("x")], vec![row("x")], 8),
             TaskInfo { state, ..task("late", echo(), echo(), 0) },
-            TaskInfo { state: TaskState::Loading, ..task("loading", echo(), echo(), 0) },
+            TaskInfo {
+                state: TaskState::Loading(String::new()),
+                ..task("loading", echo(), echo(), 0)
+            },
         ]
     }
 

@@ -125,12 +125,12 @@ pub struct UnitFacts {
 
 /// Runs instances of units.
 #[derive(Clone)]
-pub struct NodeSupervisor(Arc<SupervisorInner>);
+pub struct NodeSupervisor(pub(crate) Arc<SupervisorInner>);
 
-struct SupervisorInner {
+pub(crate) struct SupervisorInner {
     options: NodeOptions,
     engine: Arc<dyn Engine>,
-    repository: Repository,
+    pub(crate) repository: Repository,
     cores: MachineCorePermits,
     memory: Arc<HostMemory>,
     run_memory: Arc<RunMemory>,
@@ -139,7 +139,7 @@ struct SupervisorInner {
     local_workers: Arc<LocalWorkers>,
     peers: Arc<Peers>,
     slots: Mutex<BTreeMap<(UnitId, usize), InstanceSlot>>,
-    facts: Mutex<HashMap<UnitId, UnitFacts>>,
+    pub(crate) facts: Mutex<HashMap<UnitId, UnitFacts>>,
     events: Box<dyn Fn(NodeEvent) + Send + Sync>,
     pings: AtomicU64,
     /// Counts starts of instances.
@@ -394,7 +394,7 @@ impl NodeSupervisor {
 
 impl SupervisorInner {
     /// The places of a unit's instances.
-    fn unit_slots(&self, unit: &UnitId) -> Vec<(UnitId, usize)> {
+    pub(crate) fn unit_slots(&self, unit: &UnitId) -> Vec<(UnitId, usize)> {
         let slots = lock(&self.slots);
         let own = slots.range((unit.clone(), 0)..).take_while(|((id, _), _)| id == unit);
         own.map(|(key, _)| key.clone()).collect()

@@ -150,11 +150,13 @@ impl SupervisorInner {
         };
         let (program, cores) = (&self.options.program, self.cores.clone());
         let cache = self.options.cache.clone();
+        let weight_bytes = self.unit_weight_bytes(unit)?;
+        let on_end = move |process| {
+            tessera_engine::remove_folders_of(process, cache.as_deref());
+            on_end();
+        };
         let (process, ready) =
-            UnitProcess::spawn_and_wait(program, start, cores, on_loss, move |process| {
-                tessera_engine::remove_folders_of(process, cache.as_deref());
-                on_end();
-            })?;
+            UnitProcess::spawn_and_wait(program, start, weight_bytes, cores, on_loss, on_end)?;
         let ReadyInstance { address, weight_bytes, is_fused, calibration, takes_turns } = ready;
         if takes_turns && !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(

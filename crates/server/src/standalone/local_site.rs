@@ -10,11 +10,12 @@ use tessera_control::{
 use tessera_core::{Device, Error, Result, lock};
 use tessera_deploy::{Deployment, DeploymentChange, Isolation, TaskChange, Unit, UnitId};
 use tessera_dispatch::{Dispatcher, RouteChange, UnitEntry};
-use tessera_node::{DetachedInstances, NodeSupervisor};
+use tessera_node::{DetachedInstances, NodeSupervisor, StartForecast};
 use tessera_telemetry::Telemetry;
 use tessera_tensormq::Endpoint;
 
 use crate::gateway::DispatchPart;
+use crate::host_memory::available_memory_bytes;
 use crate::node::NodePart;
 
 /// Requests of one task whose rows may leave at exits travel row by row: so many of them at a time.
@@ -177,6 +178,11 @@ impl LocalSite {
         let units: Vec<Arc<Unit>> =
             found.new_units.iter().chain(&found.changed_units).cloned().collect();
         let new: Vec<UnitId> = found.new_units.iter().map(|unit| unit.id.clone()).collect();
+        let (planned, forecasting) = (units.clone(), node.clone());
+        let checked = tokio::task::spawn_blocking(move || {
+            check_memory(&forecasting.forecast_start(&planned)?, available_memory_bytes())
+        });
+        checked.await.map_err(|error| Error::lost(format!("starting units: {error}")))??;
         let started = tokio::task::spawn_blocking(move || {
             units.iter().try_for_each(|unit| {
                 node.start_unit(unit).map_err(|error| {
@@ -243,6 +249,17 @@ impl LocalSite {
             }
         });
     }
+}
+
+/// Refuses to start what there is no memory for.
+fn check_memory(forecast: &StartForecast, available: u64) -> Result<()> {
+    if forecast.total_bytes() <= available {
+        return Ok(());
+    }
+    Err(Error::full(format!(
+        "the change takes about {forecast}; {} MB are available",
+        available / 1_000_000
+    )))
 }
 
 /// How a plan is taken back.

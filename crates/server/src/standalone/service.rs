@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tessera_control::{Manager, TaskDefinition};
 use tessera_core::{DType, Error, ErrorKind, Result, TensorMut};
-use tessera_dispatch::{InferenceRequest, InferenceResponse, Refusal, TaskEntry, TaskStatistics};
+use tessera_dispatch::{
+    InferenceRequest, InferenceResponse, Refusal, TaskAvailability, TaskEntry, TaskStatistics,
+};
 use tessera_gateway::{InferenceService, LoadOverrides, ServiceFuture, TaskInfo, TaskState};
 use tessera_repository::Repository;
 
@@ -28,9 +30,10 @@ pub(super) struct SiteService {
 impl SiteService {
     fn task_info(&self, entry: &TaskEntry) -> TaskInfo {
         let route = &entry.route;
-        let state = match self.site.dispatcher().unavailable_reason(entry) {
-            Some(reason) => TaskState::Unavailable(reason),
-            None => TaskState::Ready,
+        let state = match self.site.dispatcher().task_availability(entry) {
+            TaskAvailability::Ready => TaskState::Ready,
+            TaskAvailability::Loading(reason) => TaskState::Loading(reason),
+            TaskAvailability::Unavailable(reason) => TaskState::Unavailable(reason),
         };
         let first =
             route.steps.first().and_then(|step| self.site.node_supervisor().unit_facts(&step.unit));
@@ -89,7 +92,7 @@ impl InferenceService for SiteService {
             && dispatcher
                 .list_tasks()
                 .iter()
-                .all(|entry| dispatcher.unavailable_reason(entry).is_none())
+                .all(|entry| dispatcher.task_availability(entry) == TaskAvailability::Ready)
     }
 
     fn task_statistics(&self, name: &str) -> Result<TaskStatistics> {

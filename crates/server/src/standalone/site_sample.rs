@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tessera_core::Device;
 use tessera_deploy::{Unit, UnitId};
+use tessera_dispatch::TaskAvailability;
 use tessera_node::{DeviceUse, InstanceState, InstanceStatus};
 use tessera_telemetry::{InstanceGpuSample, InstanceSample, SystemSample, TaskSample};
 
@@ -50,7 +51,8 @@ impl LocalSite {
                 .map(|entry| TaskSample {
                     name: entry.route.task.clone(),
                     version: entry.route.version.clone(),
-                    ready: self.dispatch.dispatcher.unavailable_reason(entry).is_none(),
+                    ready: self.dispatch.dispatcher.task_availability(entry)
+                        == TaskAvailability::Ready,
                     in_flight: self.dispatch.dispatcher.task_in_flight(&entry.route.task),
                 })
                 .collect(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tessera_control::{ExitStatus, InstanceReport, TaskStatus, UnitStatus};
 use tessera_deploy::{Unit, UnitId};
+use tessera_dispatch::TaskAvailability;
 use tessera_node::{InstanceState, InstanceStatus};
 
 use super::local_site::LocalSite;
@@ -63,12 +64,17 @@ impl LocalSite {
         tasks
             .iter()
             .map(|entry| {
-                let reason = self.dispatch.dispatcher.unavailable_reason(entry);
+                let availability = self.dispatch.dispatcher.task_availability(entry);
+                let (state, reason) = match availability {
+                    TaskAvailability::Ready => ("ready", None),
+                    TaskAvailability::Loading(reason) => ("loading", Some(reason)),
+                    TaskAvailability::Unavailable(reason) => ("unavailable", Some(reason)),
+                };
                 let route = &entry.route;
                 TaskStatus {
                     name: route.task.clone(),
                     version: route.version.clone(),
-                    state: if reason.is_none() { "ready" } else { "unavailable" }.to_owned(),
+                    state: state.to_owned(),
                     reason,
                     path: route.steps.iter().map(|step| step.unit.to_string()).collect(),
                     exits: entry
