@@ -18,12 +18,17 @@ pub(crate) struct StartProgress {
     active: (Instant, u64),
 }
 
+/// How long a unit with so many bytes of weights may take to start, whatever it does.
+pub(crate) fn start_timeout(weight_bytes: u64) -> Duration {
+    START_TIMEOUT + Duration::from_secs(weight_bytes / SLOWEST_BYTES_PER_SECOND)
+}
+
 impl StartProgress {
     /// A process that was started now and loads so many bytes.
     pub(crate) fn new(process: u32, weight_bytes: u64) -> Self {
         let now = Instant::now();
-        let loading = Duration::from_secs(weight_bytes / SLOWEST_BYTES_PER_SECOND);
-        Self { process, started: now, timeout: START_TIMEOUT + loading, active: (now, 0) }
+        let timeout = start_timeout(weight_bytes);
+        Self { process, started: now, timeout, active: (now, 0) }
     }
 
     /// Looks at the process, which may wait for others; an error says for how long it got nowhere.

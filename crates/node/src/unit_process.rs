@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -26,14 +27,20 @@ use crate::worker::{LossReporter, Worker, WorkerParts};
 use tessera_core::lock;
 
 /// Runs the unit that the first line of `input` names until the node says stop or is gone.
+///
+/// Where the node is gone before the unit runs, `end_process` is called: what is being loaded or
+/// tried out then may never come to an end.
 pub fn run_unit_process(
-    input: &mut dyn BufRead,
+    mut input: impl BufRead + Send + 'static,
     output: impl Write + Send + 'static,
+    end_process: impl FnOnce() + Send + 'static,
 ) -> Result<()> {
     let output: Arc<Mutex<dyn Write + Send>> = Arc::new(Mutex::new(output));
-    let Some(UnitProcessCommand::Start(start)) = read_line(input)? else {
+    let Some(UnitProcessCommand::Start(start)) = read_line(&mut input)? else {
         return Ok(());
     };
+    let is_starting = Arc::new(AtomicBool::new(true));
+    let commands = read_commands(input, Arc::clone(&is_starting), end_process)?;
     let cores = Arc::new(NodeCorePermits::new(start.cores, Arc::clone(&output)));
     let send_report = |line: &UnitProcessReport| {
         // Where nobody listens the next line that is read is the end.
@@ -63,8 +70,9 @@ pub fn run_unit_process(
             return Ok(());
         }
     };
+    is_starting.store(false, Ordering::Release);
     let mut released = Instant::now();
-    while let Ok(Some(line)) = read_line(input) {
+    for line in commands {
         match line {
             UnitProcessCommand::Start(_) => {}
             UnitProcessCommand::Peers(found) => {
@@ -99,6 +107,29 @@ pub fn run_unit_process(
     // process.
     worker.stop_without_waiting();
     Ok(())
+}
+
+/// What the node says, until it is gone.
+fn read_commands(
+    mut input: impl BufRead + Send + 'static,
+    is_starting: Arc<AtomicBool>,
+    end_process: impl FnOnce() + Send + 'static,
+) -> Result<Receiver<UnitProcessCommand>> {
+    let (sender, commands) = std::sync::mpsc::channel();
+    let read = move || {
+        while let Ok(Some(line)) = read_line(&mut input) {
+            let is_stop = matches!(line, UnitProcessCommand::Stop);
+            if sender.send(line).is_err() || is_stop {
+                break;
+            }
+        }
+        if is_starting.load(Ordering::Acquire) {
+            end_process();
+        }
+    };
+    let spawned = std::thread::Builder::new().name("commands".to_owned()).spawn(read);
+    spawned.map_err(|error| Error::from_io("a thread that listens to the node", &error))?;
+    Ok(commands)
 }
 
 /// Ends the runs of this process whose time has passed, from now on.
@@ -213,4 +244,26 @@ fn start_worker(
     let ready =
         UnitProcessReport::Ready { address, weight_bytes, is_fused, calibration, takes_turns };
     Ok((worker, peers, ready))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_gone_before_the_unit_runs_ends_the_process() {
+        for is_starting in [true, false] {
+            let mut input = Vec::new();
+            write_line(&mut input, &UnitProcessCommand::Ping(7)).unwrap();
+            let (sender, ended) = std::sync::mpsc::channel();
+            let end_process = move || sender.send(()).unwrap();
+            let is_starting_flag = Arc::new(AtomicBool::new(is_starting));
+            let input = std::io::Cursor::new(input);
+            let commands = read_commands(input, is_starting_flag, end_process).unwrap();
+            // Once what was said is heard, whoever listens hears that nothing more comes.
+            assert!(matches!(commands.recv(), Ok(UnitProcessCommand::Ping(7))));
+            assert!(commands.recv().is_err());
+            assert_eq!(ended.recv().is_ok(), is_starting);
+        }
+    }
 }

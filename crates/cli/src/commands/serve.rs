@@ -36,7 +36,9 @@ async fn serve_until(
 /// Runs an instance for the node that started this process.
 pub(super) fn run_instance() -> Result<()> {
     start_logging(LevelFilter::WARN, false);
-    let result = tessera_server::run_instance(&mut std::io::stdin().lock(), std::io::stdout());
+    let input = std::io::BufReader::new(std::io::stdin());
+    let end_process = || signal_hook::low_level::exit(1);
+    let result = tessera_server::run_instance(input, std::io::stdout(), end_process);
     if let Err(error) = &result {
         output::print_notice(&error.to_string());
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, SendError};
 use std::time::Instant;
 
 use tessera_core::{Error, Result};
@@ -16,6 +17,7 @@ use crate::executor::{UnitMemory, UnitResources};
 use crate::instance::{ReadyInstance, RunningInstance, UnitProcess};
 use crate::instance_slot::{InstanceState, instance_name};
 use crate::process_protocol::{Loss, StartUnit, UnitProcessCommand};
+use crate::start_progress::start_timeout;
 use crate::unit::LoadedUnit;
 use crate::worker::{NoLossReporter, Worker, WorkerParts};
 use tessera_core::lock;
@@ -76,11 +78,38 @@ impl SupervisorInner {
         }
     }
 
+    /// Starts an instance on threads. One that takes too long is left alone: its thread goes on, and
+    /// what comes of it is dropped.
     pub(super) fn start_threads(
-        &self,
-        unit: &Unit,
+        self: &Arc<Self>,
+        unit: &Arc<Unit>,
         name: &str,
     ) -> Result<(RunningInstance, Address)> {
+        let timeout = start_timeout(self.unit_weight_bytes(unit)?);
+        let (started, is_started) = std::sync::mpsc::channel();
+        let (node, unit, instance) = (Arc::clone(self), Arc::clone(unit), name.to_owned());
+        std::thread::Builder::new()
+            .name("load-unit".to_owned())
+            .spawn(move || {
+                let sent = started.send(node.load_threads(&unit, &instance));
+                if let Err(SendError(Ok((running, _)))) = sent {
+                    stop_instance(running);
+                }
+            })
+            .map_err(|error| Error::from_io("a thread that loads a unit", &error))?;
+        match is_started.recv_timeout(timeout) {
+            Ok(started) => started,
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Error::engine(format!("instance {name} panicked while it was starting")))
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let seconds = timeout.as_secs();
+                Err(Error::timed_out(format!("instance {name} did not start within {seconds} s")))
+            }
+        }
+    }
+
+    fn load_threads(&self, unit: &Unit, name: &str) -> Result<(RunningInstance, Address)> {
         let resources = UnitResources {
             permits: Arc::new(self.cores.clone()),
             memory: UnitMemory::InProcess(Arc::clone(&self.memory)),
