@@ -68,6 +68,7 @@ impl ModelFilesConfig {
             if names.len() == 1 && failed.is_empty() {
                 return Err(error);
             }
+            tracing::warn!(%error, "not all models can be served: one by one");
             failed.extend(self.start_each(&names, system, manager).await?);
         }
         if failed.len() == self.files.len() {
