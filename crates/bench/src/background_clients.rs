@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use serde_json::Value;
 use tessera_core::{Result, lock};
 use tessera_repository::ModelFile;
 use tessera_zoo::{Architecture, Recipe, SharedStages, random_inputs};
 
-use super::test_server::{TestClient, TestInferRequest, TestServer};
+use super::test_client::{HttpAnswer, TestClient, TestInferRequest};
+use super::test_server::TestServer;
 use crate::zoo_file;
 
 /// How long an answer may take before it counts as never coming.
@@ -47,25 +47,21 @@ impl CheckedRequest {
     pub(crate) fn new(request: TestInferRequest, server: &TestServer) -> Result<Self> {
         let (_, answer) = request.send_to(&mut TestClient::connect(server.announced.http)?)?;
         let answer = answer.require_ok("the first request")?;
-        let expected = trailing_floats(&answer.body, usize::MAX);
+        let expected = trailing_floats(&answer, usize::MAX);
         Ok(Self { request, expected })
     }
 
-    fn is_right(&self, body: &[u8]) -> bool {
-        let found = trailing_floats(body, self.expected.len());
+    fn is_right(&self, answer: &HttpAnswer) -> bool {
+        let found = trailing_floats(answer, self.expected.len());
         let largest = self.expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
         found.len() == self.expected.len()
             && found.iter().zip(&self.expected).all(|(a, b)| (a - b).abs() <= TOLERANCE * largest)
     }
 }
 
-/// The numbers at the end of an answer, where its tensor is: so many, or all after the text.
-fn trailing_floats(body: &[u8], count: usize) -> Vec<f32> {
-    // The text before it ends where its outermost brace does.
-    let mut text = serde_json::Deserializer::from_slice(body).into_iter::<Value>();
-    let is_text = matches!(text.next(), Some(Ok(_)));
-    let end = if is_text { text.byte_offset() } else { 0 };
-    let tensor = body.get(end..).unwrap_or_default();
+/// The numbers of an answer's tensor: so many, or all.
+fn trailing_floats(answer: &HttpAnswer, count: usize) -> Vec<f32> {
+    let (_, tensor) = answer.json_and_tensors();
     let numbers = tensor.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
     numbers.take(count).collect()
 }
@@ -113,7 +109,7 @@ impl BackgroundClients {
                         match result {
                             Ok(answer) if answer.status == 200 => {
                                 answers.answered += 1;
-                                answers.wrong += u64::from(!asked.is_right(&answer.body));
+                                answers.wrong += u64::from(!asked.is_right(&answer));
                             }
                             Ok(answer) => {
                                 let text = String::from_utf8_lossy(&answer.body);

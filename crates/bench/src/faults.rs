@@ -7,7 +7,6 @@ use tessera_report::{format_bytes, output};
 
 use clap::Args;
 use serde::Serialize;
-use serde_json::Value;
 use tessera_core::{Device, Error, Random, Result};
 use tessera_node::median_of_sorted;
 use tessera_repository::unfinished_files::temporary_folder;
@@ -17,6 +16,7 @@ use super::background_clients::{
 };
 use super::gpu::GpuMeter;
 use super::test_server::TestServer;
+use super::unit_processes::{instance_processes, kill_process};
 
 /// Options of `tessera bench faults`.
 #[derive(Args)]
@@ -170,10 +170,7 @@ fn kill_processes(
             }
             let index = usize::try_from(random.next_below(up.len() as u64)).unwrap_or(0);
             let (name, process) = up[index].clone();
-            let pid = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
-            if let Some(pid) = pid {
-                rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
-            }
+            kill_process(process);
             kills += 1;
             away.insert(name, (process, Instant::now()));
             next = Instant::now() + Duration::from_millis(20 + random.next_below(arguments.pause));
@@ -229,24 +226,4 @@ fn check_faults(report: &FaultReport) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// The units of a server, each with its process where it is up, and whether that has run anything
-/// yet.
-fn instance_processes(server: &TestServer) -> Result<Vec<(String, Option<u32>, bool)>> {
-    let found = server.call_control("GET", "/v1/units", None)?;
-    let units = found.get("units").and_then(Value::as_array).cloned().unwrap_or_default();
-    Ok(units
-        .iter()
-        .map(|unit| {
-            let name = unit["name"].as_str().unwrap_or_default().to_owned();
-            let instance = &unit["instances"][0];
-            let process = instance["process"].as_u64().and_then(|id| u32::try_from(id).ok());
-            let is_up = instance["state"] == "up";
-            // One that has not been of any use yet counts as one that can't start, and comes back
-            // later and later.
-            let is_useful = instance["requests"].as_u64().is_some_and(|count| count > 0);
-            (name, process.filter(|_| is_up), is_useful)
-        })
-        .collect())
 }

@@ -21,8 +21,10 @@ mod siblings;
 mod stored_model;
 pub mod strategies;
 mod tasks;
+mod test_client;
 mod test_server;
 mod transport;
+mod unit_processes;
 mod zoo_file;
 
 use clap::Subcommand;

@@ -9,12 +9,21 @@ pub(crate) fn resident_bytes(process: &str) -> Result<u64> {
 
 /// A line of a process' status that is a number of bytes.
 pub(crate) fn status_bytes(process: &str, key: &str) -> Result<u64> {
-    let path = format!("/proc/{process}/status");
-    let text = std::fs::read_to_string(&path).map_err(|error| Error::from_io(&path, &error))?;
+    kilobytes_line(&format!("/proc/{process}/status"), key)
+}
+
+/// The line of a file that begins with `key` and has a number of kilobytes.
+fn kilobytes_line(path: &str, key: &str) -> Result<u64> {
+    let text = std::fs::read_to_string(path).map_err(|error| Error::from_io(path, &error))?;
     let line = text.lines().find_map(|line| line.strip_prefix(key));
     let kilobytes =
         line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     kilobytes
         .map(|kilobytes| kilobytes * 1024)
         .ok_or_else(|| Error::unsupported(format!("{path} has no line {key}")))
+}
+
+/// The memory of a process, with what it shares with others by its part (proportional set size).
+pub(crate) fn rollup_bytes(process: u32) -> Result<u64> {
+    kilobytes_line(&format!("/proc/{process}/smaps_rollup"), "Pss:")
 }

@@ -18,7 +18,8 @@ use tessera_repository::Repository;
 use tessera_repository::unfinished_files::temporary_folder;
 
 use super::stored_model::store_model;
-use super::test_server::{TestClient, TestInferRequest, TestServer};
+use super::test_client::{TestClient, TestInferRequest};
+use super::test_server::TestServer;
 
 /// Elements of the input.
 const WIDTH: usize = 4;

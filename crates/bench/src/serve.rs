@@ -17,7 +17,8 @@ use tessera_repository::ModelFile;
 use tessera_repository::unfinished_files::temporary_folder;
 use tessera_zoo::{Architecture, BatchSize, Recipe, SharedStages, random_inputs};
 
-use super::test_server::{TestClient, TestInferRequest, TestServer};
+use super::test_client::{TestClient, TestInferRequest};
+use super::test_server::TestServer;
 use crate::zoo_file;
 
 /// Options of `tessera bench serve`.

@@ -11,7 +11,8 @@ use tessera_zoo::Architecture;
 use super::arguments::BenchGpu;
 use super::siblings::{self, SiblingFiles};
 use super::{GpuBenchSetup, or_dash};
-use crate::test_server::{TestClient, TestInferRequest, TestServer};
+use crate::test_client::{TestClient, TestInferRequest};
+use crate::test_server::TestServer;
 
 /// Servers with a whole model each that are started at the same time.
 const AT_A_TIME: usize = 4;
