@@ -7,22 +7,29 @@
 
 #![forbid(unsafe_code)]
 
+mod attack;
 mod background_clients;
 mod chain;
 mod change;
 mod faults;
 mod gpu;
+mod hostile_connections;
+mod isolation_choice;
 mod overload;
 mod placement;
 mod process_memory;
 mod request;
 mod serve;
+mod server_files;
+mod server_footprint;
 mod siblings;
+mod soak;
 mod stored_model;
 pub mod strategies;
 mod tasks;
 mod test_client;
 mod test_server;
+mod tiny_models;
 mod transport;
 mod unit_processes;
 mod zoo_file;
@@ -30,6 +37,7 @@ mod zoo_file;
 use clap::Subcommand;
 use tessera_core::Result;
 
+use attack::BenchAttack;
 use chain::BenchChain;
 use change::BenchChange;
 use faults::BenchFaults;
@@ -39,6 +47,7 @@ use placement::BenchPlacement;
 use request::BenchRequest;
 use serve::BenchServe;
 use siblings::{BenchResident, BenchSiblings};
+use soak::BenchSoak;
 use tasks::BenchTasks;
 use transport::{BenchHop, BenchKill, BenchPeer, BenchRelay};
 
@@ -72,6 +81,18 @@ pub enum BenchCommand {
     /// Kill the processes of a server's units under load, and count answers and how soon units are
     /// back
     Faults(BenchFaults),
+    /// What hostile clients and models do to a server, and the bounds that it must hold meanwhile
+    ///
+    /// Runs without end, memory that is needed once, connections that stall, bodies that unpack to
+    /// gigabytes, pages of other sites, units that are killed while they start. Each has a server
+    /// of its own; some need 10 GB of memory. Fails where a bound does not hold.
+    Attack(BenchAttack),
+    /// Very many requests of known answers, while units are killed, tasks change and clients
+    /// misbehave
+    ///
+    /// Fails where an answer is wrong or missing, or anything is left a minute later: memory,
+    /// descriptors, threads, processes, files.
+    Soak(BenchSoak),
     /// Kill processes that hand tensors over, at random, and count what is left of them
     ///
     /// Three processes in a row, of which some are killed at a random moment from their start on.
@@ -108,6 +129,8 @@ pub fn run_bench(command: &BenchCommand) -> Result<()> {
         BenchCommand::Request(arguments) => request::bench_request(arguments),
         BenchCommand::Tasks(arguments) => tasks::bench_tasks(arguments),
         BenchCommand::Faults(arguments) => faults::bench_faults(arguments),
+        BenchCommand::Attack(arguments) => attack::bench_attack(arguments),
+        BenchCommand::Soak(arguments) => soak::bench_soak(arguments),
         BenchCommand::Gpu(arguments) => gpu::bench_gpu(arguments),
         BenchCommand::Kill(arguments) => transport::bench_kill(arguments),
         BenchCommand::Peer(arguments) => transport::run_peer(arguments),

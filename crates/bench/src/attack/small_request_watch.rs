@@ -1,0 +1,83 @@
+//! Somebody who asks for little while a server is attacked, and notes how long it takes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::finding::Finding;
+use super::victim::ask_small;
+
+/// Time between one answer and the next request.
+const PAUSE: Duration = Duration::from_millis(30);
+
+/// Asks on until it is stopped.
+pub(crate) struct SmallRequestWatch {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<WatchedAnswers>,
+}
+
+/// What small requests came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WatchedAnswers {
+    /// How many were asked.
+    pub(crate) asked: usize,
+    /// Those that were not answered, by status or error.
+    pub(crate) failed: BTreeMap<String, usize>,
+    /// The longest that one took.
+    pub(crate) slowest: Duration,
+}
+
+impl SmallRequestWatch {
+    /// Starts to ask.
+    pub(crate) fn start_watch(address: SocketAddr) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            let mut answers = WatchedAnswers::default();
+            while !is_over.load(Ordering::Relaxed) {
+                answers.ask_once(address);
+                std::thread::sleep(PAUSE);
+            }
+            answers
+        });
+        Self { over, thread }
+    }
+
+    /// Ends it, and says what came of it.
+    pub(crate) fn stop_watch(self) -> WatchedAnswers {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+impl WatchedAnswers {
+    fn ask_once(&mut self, address: SocketAddr) {
+        let start = Instant::now();
+        let answer = ask_small(address);
+        self.asked += 1;
+        self.slowest = self.slowest.max(start.elapsed());
+        let failure = match answer {
+            Ok(answer) if answer.status == 200 => return,
+            Ok(answer) => answer.status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        *self.failed.entry(failure).or_default() += 1;
+    }
+
+    /// That small requests were all answered, and each within so many seconds.
+    pub(crate) fn findings(&self, limit: f64) -> Vec<Finding> {
+        let failed = self.failed.values().sum();
+        let reasons: Vec<String> =
+            self.failed.iter().map(|(reason, count)| format!("{count} × {reason}")).collect();
+        let slowest = self.slowest.as_secs_f64();
+        let asked = format!("of {} that were asked meanwhile", self.asked);
+        vec![
+            Finding::at_most("slowest small request", slowest, limit, "s").with_detail(asked),
+            Finding::exactly("small requests that failed", failed, 0)
+                .with_detail(reasons.join(", ")),
+        ]
+    }
+}

@@ -1,0 +1,90 @@
+//! What a server and the processes of its units take: memory, descriptors, threads.
+
+use std::path::Path;
+
+use serde::Serialize;
+use tessera_core::Result;
+
+use super::process_memory::rollup_bytes;
+
+/// What a server and its child processes take together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct ServerFootprint {
+    /// Memory, with what several share counted once (proportional set size).
+    pub(crate) memory_bytes: u64,
+    /// Open files and sockets.
+    pub(crate) descriptors: usize,
+    /// Threads.
+    pub(crate) threads: usize,
+    /// Processes, the server itself among them.
+    pub(crate) processes: usize,
+}
+
+impl ServerFootprint {
+    /// Measures the server with this process; an error where it has ended.
+    pub(crate) fn measure(server: u32) -> Result<Self> {
+        let mut footprint = Self { memory_bytes: rollup_bytes(server)?, ..Self::default() };
+        footprint.add_process(server);
+        for child in child_processes(server) {
+            // One that has just ended takes nothing.
+            footprint.memory_bytes += rollup_bytes(child).unwrap_or(0);
+            footprint.add_process(child);
+        }
+        Ok(footprint)
+    }
+
+    fn add_process(&mut self, process: u32) {
+        self.descriptors += count_entries(&format!("/proc/{process}/fd"));
+        self.threads += count_entries(&format!("/proc/{process}/task"));
+        self.processes += 1;
+    }
+
+    /// Its memory over that of another.
+    pub(crate) fn memory_ratio(&self, calm: &Self) -> f64 {
+        self.memory_bytes as f64 / calm.memory_bytes.max(1) as f64
+    }
+}
+
+fn count_entries(folder: &str) -> usize {
+    std::fs::read_dir(folder).map_or(0, Iterator::count)
+}
+
+/// The processes that this one has started and that have not ended.
+pub(crate) fn child_processes(parent: u32) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter(|&process| is_child(process, parent)).collect()
+}
+
+/// Whether a process runs and has this parent.
+fn is_child(process: u32, parent: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name comes first, in parentheses, and may have any characters.
+    let mut words = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let has_ended = matches!(words.next(), Some("Z" | "X") | None);
+    !has_ended && words.next().and_then(|word| word.parse().ok()) == Some(parent)
+}
+
+/// Whether a process of this number is there.
+pub(crate) fn is_process_there(process: u32) -> bool {
+    Path::new("/proc").join(process.to_string()).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_counts_until_it_has_ended() {
+        let own = std::process::id();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(child_processes(own).contains(&child.id()));
+        let footprint = ServerFootprint::measure(own).unwrap();
+        assert!(footprint.processes >= 2 && footprint.threads >= 2, "{footprint:?}");
+        assert!(footprint.memory_bytes > 0 && footprint.descriptors > 0, "{footprint:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!child_processes(own).contains(&child.id()));
+        assert!(!is_process_there(child.id()));
+    }
+}
