@@ -106,7 +106,7 @@ impl ReachablePools {
         )?;
         let import = Arc::new(PoolImport {
             pool: Mutex::new(Some(pool)),
-            connection,
+            connection: Mutex::new(Some(Arc::clone(&connection))),
             owner_gone: AtomicBool::new(false),
             outgoing: Weak::clone(&self.outgoing),
             devices: Arc::clone(&self.devices),
@@ -114,7 +114,7 @@ impl ReachablePools {
             token: OnceLock::new(),
         });
         let source: Arc<dyn EventSource> = Arc::<PoolImport>::clone(&import);
-        let token = self.reactor.register_source(&*import.connection, Arc::downgrade(&source))?;
+        let token = self.reactor.register_source(&*connection, Arc::downgrade(&source))?;
         import.token.set(token).ok();
         Ok(import)
     }
@@ -124,7 +124,8 @@ impl ReachablePools {
 struct PoolImport {
     /// Until its owner is gone or needs it no more.
     pool: Mutex<Option<Arc<OpenPool>>>,
-    connection: Arc<UnixConnection>,
+    /// The same: no descriptor is kept for a pool that is gone.
+    connection: Mutex<Option<Arc<UnixConnection>>>,
     owner_gone: AtomicBool,
     outgoing: Weak<OutgoingChannels>,
     devices: Arc<DeviceHooks>,
@@ -134,7 +135,8 @@ struct PoolImport {
 
 impl EventSource for PoolImport {
     fn on_readable(&self) {
-        match self.connection.receive_packet(Wait::No) {
+        let Some(connection) = lock(&self.connection).clone() else { return };
+        match connection.receive_packet(Wait::No) {
             Ok(ReceivedPacket::Nothing) => {}
             // Whatever it says, there is one thing that it can want.
             Ok(ReceivedPacket::Data(..)) => {
@@ -149,8 +151,9 @@ impl EventSource for PoolImport {
                     self.devices.handle_owner_lost(pool);
                 }
                 if let Some(token) = self.token.get() {
-                    self.reactor.deregister_source(&*self.connection, *token);
+                    self.reactor.deregister_source(&*connection, *token);
                 }
+                *lock(&self.connection) = None;
             }
         }
     }
