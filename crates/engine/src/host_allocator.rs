@@ -5,9 +5,11 @@ use std::sync::Mutex;
 use tessera_core::lock;
 
 /// How much more this process may hold than when it is calm.
-const MOST_GROWTH: u64 = 16 << 20;
-/// How often it is tried to give memory back.
+const MOST_GROWTH: u64 = 4 << 20;
+/// How often it is tried to give memory back before that counts as needed.
 const MOST_FAILED: u32 = 8;
+/// At every so many looks it is tried all the same: what was needed then may not be any more.
+const LOOKS_BETWEEN_TRIES: u32 = 10;
 
 /// Has the allocator give large pieces back to the system when they are freed.
 ///
@@ -36,7 +38,7 @@ pub fn release_freed_memory() {
 /// Gives memory back where this process holds much more than before: what `release` can free, and
 /// what was freed already. Cheap where it does not; to be called every few seconds.
 pub fn release_grown_memory(release: impl FnOnce()) {
-    static GROWTH: Mutex<MemoryGrowth> = Mutex::new(MemoryGrowth { calm: 0, failed: 0 });
+    static GROWTH: Mutex<MemoryGrowth> = Mutex::new(MemoryGrowth { calm: 0, failed: 0, looks: 0 });
     let before = resident_bytes().unwrap_or(0);
     if lock(&GROWTH).has_grown(before) {
         release();
@@ -51,6 +53,8 @@ struct MemoryGrowth {
     calm: u64,
     /// How often in a row nothing could be given back.
     failed: u32,
+    /// Since it was last tried.
+    looks: u32,
 }
 
 impl MemoryGrowth {
@@ -58,15 +62,17 @@ impl MemoryGrowth {
         let has_grown = now > self.calm + self.calm / 10 + MOST_GROWTH;
         if !has_grown {
             (self.calm, self.failed) = (self.calm.min(now), 0);
+            self.looks += 1;
         }
-        has_grown
+        has_grown || self.looks >= LOOKS_BETWEEN_TRIES
     }
 
     /// What can't be given back for a while is needed: that is how it is from now on.
     fn note_released(&mut self, before: u64, after: u64) {
+        self.looks = 0;
         self.failed = if after > before - before / 20 { self.failed + 1 } else { 0 };
         if self.failed >= MOST_FAILED {
-            *self = Self { calm: after, failed: 0 };
+            (self.calm, self.failed) = (after, 0);
         }
     }
 }
@@ -85,8 +91,8 @@ mod tests {
 
     #[test]
     fn memory_is_given_back_until_it_is_clear_that_it_is_needed() {
-        let mut growth = MemoryGrowth { calm: 100 << 20, failed: 0 };
-        assert!(!growth.has_grown(120 << 20));
+        let mut growth = MemoryGrowth { calm: 100 << 20, failed: 0, looks: 0 };
+        assert!(!growth.has_grown(113 << 20));
         let high = 500 << 20;
         for _ in 0..MOST_FAILED - 1 {
             assert!(growth.has_grown(high));
@@ -100,6 +106,9 @@ mod tests {
             growth.note_released(high, high);
         }
         assert!(!growth.has_grown(high), "models were loaded");
+        let looks = (0..).take_while(|_| !growth.has_grown(high)).count();
+        assert_eq!(looks, LOOKS_BETWEEN_TRIES as usize - 2, "or answers that nobody took");
+        growth.note_released(high, 100 << 20);
         assert!(!growth.has_grown(100 << 20));
         assert_eq!(growth.calm, 100 << 20);
     }

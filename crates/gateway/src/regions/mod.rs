@@ -140,27 +140,17 @@ impl SharedRegions {
         if self.rules == RegionRules::Nothing {
             return Err(Error::invalid("this server uses no shared memory (--shared-memory)"));
         }
-        {
-            let regions = self.lock_regions();
-            if regions.contains_key(&name) {
-                return Err(name_taken(&name));
-            }
-            if regions.len() >= MOST_REGIONS {
-                return Err(Error::full(format!(
-                    "{MOST_REGIONS} regions of shared memory are registered, the most there can be"
-                )));
-            }
-        }
+        check_room(&self.lock_regions(), &name)?;
         // Not under the lock: it may take a moment.
         let region = open()?;
         let mut regions = self.lock_regions();
-        // Two clients may have got here with the same name: the first one has it.
-        if regions.contains_key(&name) {
-            drop(regions);
-            return Err(name_taken(&name));
+        // Several clients may have got here with the same name, or for the last place: the first
+        // one has it.
+        let checked = check_room(&regions, &name);
+        if checked.is_ok() {
+            regions.insert(name, region);
         }
-        regions.insert(name, region);
-        Ok(())
+        checked
     }
 
     /// Forgets a region of the host, or each of them for the empty name; a name that nobody
@@ -247,6 +237,19 @@ impl SharedRegions {
     fn lock_regions(&self) -> MutexGuard<'_, BTreeMap<String, RegisteredRegion>> {
         lock(&self.regions)
     }
+}
+
+/// Refuses a region whose name is taken, or for which there is no room.
+fn check_room(regions: &BTreeMap<String, RegisteredRegion>, name: &str) -> Result<()> {
+    if regions.contains_key(name) {
+        return Err(name_taken(name));
+    }
+    if regions.len() >= MOST_REGIONS {
+        return Err(Error::full(format!(
+            "{MOST_REGIONS} regions of shared memory are registered, the most there can be"
+        )));
+    }
+    Ok(())
 }
 
 fn name_taken(name: &str) -> Error {
