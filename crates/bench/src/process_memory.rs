@@ -23,7 +23,12 @@ fn kilobytes_line(path: &str, key: &str) -> Result<u64> {
         .ok_or_else(|| Error::unsupported(format!("{path} has no line {key}")))
 }
 
-/// The memory of a process, with what it shares with others by its part (proportional set size).
+/// The memory of a process: its own, its part of what it shares with others, and of files what it
+/// has touched, whole: how many others have the same program or library in memory must not count.
 pub(crate) fn rollup_bytes(process: u32) -> Result<u64> {
-    kilobytes_line(&format!("/proc/{process}/smaps_rollup"), "Pss:")
+    let rollup = format!("/proc/{process}/smaps_rollup");
+    let of_files = status_bytes(&process.to_string(), "RssFile:")?;
+    let (own, shared) =
+        (kilobytes_line(&rollup, "Pss_Anon:")?, kilobytes_line(&rollup, "Pss_Shmem:")?);
+    Ok(own + shared + of_files)
 }

@@ -10,7 +10,7 @@ use super::process_memory::rollup_bytes;
 /// What a server and its child processes take together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct ServerFootprint {
-    /// Memory, with what several share counted once (proportional set size).
+    /// Memory, with what several share counted once; files in each that has them mapped.
     pub(crate) memory_bytes: u64,
     /// Open files and sockets.
     pub(crate) descriptors: usize,
