@@ -45,7 +45,7 @@ const CALLS: [&str; 6] = [
 thread_local! {
     /// Made once: what describes the services takes longer than a case.
     static GRPC: Router =
-        grpc_router(Arc::new(Fake::default()), options()).expect("descriptions of services");
+        grpc_router(service(), options()).expect("descriptions of services");
     static RUNTIME: RefCell<Option<Runtime>> = const { RefCell::new(None) };
 }
 
@@ -54,6 +54,11 @@ fn run(future: impl Future<Output = ()>) {
         let new = || tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.get_or_insert_with(new).block_on(future);
     });
+}
+
+/// Refuses the names that the dispatcher would, so that it answers with every output that it has.
+fn service() -> Arc<Fake> {
+    Arc::new(Fake { checks_inputs: true, ..Fake::default() })
 }
 
 fn options() -> FrontEndOptions {
@@ -79,7 +84,7 @@ pub fn send_http_body(bytes: &[u8]) {
         headers.insert("content-type", HeaderValue::from_static("application/octet-stream"));
     }
     run(async {
-        let router = http_router(Arc::new(Fake::default()), options());
+        let router = http_router(service(), options());
         let response = router.oneshot(request).await.expect("an answer");
         let (status, body) = (response.status(), response.into_body().collect().await);
         assert_ne!(status.as_u16(), 500, "{body:?}");

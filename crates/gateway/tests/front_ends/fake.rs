@@ -33,6 +33,8 @@ pub(crate) struct Asked {
 pub(crate) struct Fake {
     pub(crate) asked: Mutex<Vec<Asked>>,
     pub(crate) loaded: Mutex<bool>,
+    /// Whether inputs that a task does not have are refused, and not echoed.
+    pub(crate) checks_inputs: bool,
     /// Lets go on what is slow.
     pub(crate) release: tokio::sync::Notify,
     /// What the last model was loaded with.
@@ -157,6 +159,9 @@ impl InferenceService for Fake {
                 "exits" => (vec![exit("early"), None], Some("in a hurry".to_owned())),
                 _ => (Vec::new(), None),
             };
+            if self.checks_inputs {
+                self.check_input_names(&task, &inputs)?;
+            }
             let outputs = if task == "add" { vec![sum(&inputs)?] } else { inputs };
             Ok(InferenceResponse { outputs, exits, degraded })
         })
@@ -180,6 +185,22 @@ impl InferenceService for Fake {
             *self.loaded.lock().unwrap() = false;
             Ok(())
         })
+    }
+}
+
+impl Fake {
+    /// What the dispatcher refuses before anything is computed.
+    fn check_input_names(&self, task: &str, inputs: &[(String, Tensor)]) -> Result<()> {
+        let expected = self.find_task(task, "")?.inputs;
+        let is_given = |name: &str| inputs.iter().any(|(given, _)| given == name);
+        let is_known = |name: &str| expected.iter().any(|port| port.name == name);
+        if let Some((name, _)) = inputs.iter().find(|(name, _)| !is_known(name)) {
+            return Err(Error::invalid(format!("unknown input \"{name}\"")));
+        }
+        match expected.iter().find(|port| !is_given(&port.name)) {
+            Some(port) => Err(Error::invalid(format!("input \"{}\" is missing", port.name))),
+            None => Ok(()),
+        }
     }
 }
 
