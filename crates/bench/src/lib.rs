@@ -29,7 +29,7 @@ pub mod strategies;
 mod tasks;
 mod test_client;
 mod test_server;
-mod tiny_models;
+mod tiny_model_file;
 mod transport;
 mod unit_processes;
 mod zoo_file;

@@ -1,10 +1,10 @@
 //! The memory of processes, as Linux counts it.
 
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Result, bytes_of_line};
 
 /// What of a process' memory is resident; `self` or a number.
 pub(crate) fn resident_bytes(process: &str) -> Result<u64> {
-    status_bytes(process, "VmRSS:")
+    status_bytes(process, "VmRSS")
 }
 
 /// A line of a process' status that is a number of bytes.
@@ -15,20 +15,15 @@ pub(crate) fn status_bytes(process: &str, key: &str) -> Result<u64> {
 /// The line of a file that begins with `key` and has a number of kilobytes.
 fn kilobytes_line(path: &str, key: &str) -> Result<u64> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::from_io(path, &error))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key));
-    let kilobytes =
-        line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    kilobytes
-        .map(|kilobytes| kilobytes * 1024)
-        .ok_or_else(|| Error::unsupported(format!("{path} has no line {key}")))
+    bytes_of_line(&text, key).ok_or_else(|| Error::unsupported(format!("{path} has no line {key}")))
 }
 
 /// The memory of a process: its own, its part of what it shares with others, and of files what it
 /// has touched, whole: how many others have the same program or library in memory must not count.
 pub(crate) fn rollup_bytes(process: u32) -> Result<u64> {
     let rollup = format!("/proc/{process}/smaps_rollup");
-    let of_files = status_bytes(&process.to_string(), "RssFile:")?;
+    let of_files = status_bytes(&process.to_string(), "RssFile")?;
     let (own, shared) =
-        (kilobytes_line(&rollup, "Pss_Anon:")?, kilobytes_line(&rollup, "Pss_Shmem:")?);
+        (kilobytes_line(&rollup, "Pss_Anon")?, kilobytes_line(&rollup, "Pss_Shmem")?);
     Ok(own + shared + of_files)
 }

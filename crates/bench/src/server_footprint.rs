@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use tessera_core::Result;
+use tessera_core::{ProcessStat, Result};
 
 use super::process_memory::rollup_bytes;
 
@@ -58,11 +58,9 @@ pub(crate) fn child_processes(parent: u32) -> Vec<u32> {
 
 /// Whether a process runs and has this parent.
 fn is_child(process: u32, parent: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name comes first, in parentheses, and may have any characters.
-    let mut words = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
-    let has_ended = matches!(words.next(), Some("Z" | "X") | None);
-    !has_ended && words.next().and_then(|word| word.parse().ok()) == Some(parent)
+    let stat = std::fs::read(format!("/proc/{process}/stat")).unwrap_or_default();
+    let stat = ProcessStat::parse_line(&String::from_utf8_lossy(&stat));
+    stat.is_some_and(|stat| !stat.has_ended() && stat.parent == parent)
 }
 
 /// Whether a process of this number is there.

@@ -9,6 +9,7 @@ mod dtype;
 mod error;
 mod hash;
 mod name;
+mod proc_text;
 mod random;
 mod random_tensor;
 mod region;
@@ -22,6 +23,7 @@ pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use hash::ContentHash;
 pub use name::{escape_unshown, is_plain_name, is_unshown};
+pub use proc_text::{ProcessStat, bytes_of_line};
 pub use random::Random;
 pub use random_tensor::{RandomElements, random_tensor};
 pub use region::{

@@ -38,13 +38,12 @@ impl MappedRange {
         INSTALLED.call_once(install_handler);
         let range = {
             let mut free = lock(&FREE_RANGES);
-            if free.is_empty() {
-                free.extend(add_chunk());
-            }
-            free.pop()
+            free.pop().unwrap_or_else(|| {
+                let chunk = add_chunk();
+                free.extend(&chunk.ranges[1..]);
+                &chunk.ranges[0]
+            })
         };
-        // There are some: a chunk was added where there were none.
-        let range = range.unwrap_or(&NO_RANGE);
         range.is_damaged.store(false, Ordering::Relaxed);
         range.end.store(memory.as_ptr().addr() + memory.len(), Ordering::Relaxed);
         range.start.store(memory.as_ptr().addr(), Ordering::Release);
@@ -73,16 +72,14 @@ impl MappedRange {
     }
 }
 
-static NO_RANGE: MappedRange = MappedRange::unused();
-
 /// Makes more ranges, which are there for good.
-fn add_chunk() -> impl Iterator<Item = &'static MappedRange> {
+fn add_chunk() -> &'static RangeChunk {
     let chunk: &'static RangeChunk = Box::leak(Box::new(RangeChunk {
         ranges: [const { MappedRange::unused() }; CHUNK_RANGES],
         next: AtomicPtr::new(CHUNKS.load(Ordering::Acquire)),
     }));
     CHUNKS.store(ptr::from_ref(chunk).cast_mut(), Ordering::Release);
-    chunk.ranges.iter()
+    chunk
 }
 
 fn install_handler() {

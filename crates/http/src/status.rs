@@ -10,9 +10,11 @@ mod code {
     pub(super) const INVALID_ARGUMENT: i32 = 3;
     pub(super) const DEADLINE_EXCEEDED: i32 = 4;
     pub(super) const NOT_FOUND: i32 = 5;
+    pub(super) const PERMISSION_DENIED: i32 = 7;
     pub(super) const UNIMPLEMENTED: i32 = 12;
     pub(super) const INTERNAL: i32 = 13;
     pub(super) const UNAVAILABLE: i32 = 14;
+    pub(super) const UNAUTHENTICATED: i32 = 16;
 }
 
 fn error_status(kind: ErrorKind) -> (StatusCode, i32) {
@@ -34,6 +36,20 @@ pub fn http_status(kind: ErrorKind) -> StatusCode {
 /// The gRPC code of an error, as a number.
 pub fn grpc_code(kind: ErrorKind) -> i32 {
     error_status(kind).1
+}
+
+/// The HTTP status that says what a gRPC code does.
+pub fn http_status_of_code(code: i32) -> StatusCode {
+    match code {
+        0 => StatusCode::OK,
+        code::INVALID_ARGUMENT => StatusCode::BAD_REQUEST,
+        code::NOT_FOUND => StatusCode::NOT_FOUND,
+        code::PERMISSION_DENIED => StatusCode::FORBIDDEN,
+        code::UNIMPLEMENTED => StatusCode::NOT_IMPLEMENTED,
+        code::DEADLINE_EXCEEDED | code::UNAVAILABLE => StatusCode::SERVICE_UNAVAILABLE,
+        code::UNAUTHENTICATED => StatusCode::UNAUTHORIZED,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
 }
 
 /// The whole seconds of a `Retry-After`: rounded up, so that nobody comes back too early, and at

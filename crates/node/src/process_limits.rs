@@ -1,6 +1,7 @@
 //! What keeps the process of an instance from taking the host down with it.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tessera_core::bytes_of_line;
 
 /// How much sooner than others the kernel ends the process where memory runs out: a block can be
 /// started again, the server has everybody's requests.
@@ -31,7 +32,5 @@ pub(crate) fn limit_process_memory(run_bytes: u64) {
 /// Bytes of private memory that can be written to, touched or not.
 fn data_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmData:"))?;
-    let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-    kilobytes.checked_mul(1024)
+    bytes_of_line(&status, "VmData")
 }

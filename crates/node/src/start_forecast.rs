@@ -1,13 +1,13 @@
 //! How much memory it takes to start units, before any of them is.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use tessera_core::{ContentHash, Result, lock};
+use tessera_core::{Result, lock};
 use tessera_deploy::{Isolation, Unit};
 
 use crate::supervisor::NodeSupervisor;
+use crate::unit_blocks::distinct_weight_bytes;
 
 /// Memory of an instance beside its weights: of one on threads, and of a process.
 const THREADS_BYTES: u64 = 2 << 20;
@@ -93,16 +93,13 @@ impl NodeSupervisor {
 impl crate::supervisor::SupervisorInner {
     /// Bytes of the weights of a unit, each counted once.
     pub(crate) fn unit_weight_bytes(&self, unit: &Unit) -> Result<u64> {
-        if let Some(facts) = lock(&self.facts).get(&unit.id) {
-            return Ok(facts.weight_bytes as u64);
+        if let Some(known) = lock(&self.weight_bytes).get(&unit.id) {
+            return Ok(*known);
         }
-        let mut weights: HashMap<ContentHash, u64> = HashMap::new();
-        for hash in unit.block_hashes() {
-            let block = self.repository.read_block(hash)?;
-            weights
-                .extend(block.weights().iter().map(|weight| (weight.hash, weight.byte_len as u64)));
-        }
-        Ok(weights.values().sum())
+        let blocks = unit.block_hashes().map(|hash| self.repository.read_block(hash));
+        let bytes = distinct_weight_bytes(blocks.collect::<Result<Vec<_>>>()?.iter()) as u64;
+        lock(&self.weight_bytes).insert(unit.id.clone(), bytes);
+        Ok(bytes)
     }
 }
 

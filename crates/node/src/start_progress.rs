@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tessera_core::ProcessStat;
+
 /// How long it may do nothing at all.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take in all, whatever it does; and longer by its weights, which come from a disk
@@ -33,7 +35,8 @@ impl StartProgress {
 
     /// Looks at the process, which may wait for others; an error says for how long it got nowhere.
     pub(crate) fn check_process(&mut self, waits_for_others: bool) -> Result<(), String> {
-        let (state, ticks) = read_activity(self.process).unwrap_or(('?', 0));
+        let stat = read_stat(self.process);
+        let (state, ticks) = stat.map_or(('?', 0), |stat| (stat.state, stat.ticks));
         // It computes, it reads from a disk, or there is no core for it.
         let is_active = ticks != self.active.1 || matches!(state, 'R' | 'D') || waits_for_others;
         if is_active {
@@ -52,31 +55,14 @@ impl StartProgress {
     }
 }
 
-/// The state of a process as the kernel has it, and the processor time that it took.
-fn read_activity(process: u32) -> Option<(char, u64)> {
-    parse_activity(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
-}
-
-fn parse_activity(stat: &str) -> Option<(char, u64)> {
-    // The name of the program may hold anything, also what ends it.
-    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = words.next()?.chars().next()?;
-    let mut times = words.skip(10);
-    let (user, system) = (times.next()?.parse::<u64>().ok()?, times.next()?.parse::<u64>().ok()?);
-    Some((state, user + system))
+fn read_stat(process: u32) -> Option<ProcessStat> {
+    let bytes = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    ProcessStat::parse_line(&String::from_utf8_lossy(&bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn activity_is_read_whatever_the_program_is_called() {
-        let stat = "7 (a b) S) T 1 7 7 0 -1 4194304 100 0 0 0 12 30 0 0 20 0 1 0 5 0 0";
-        assert_eq!(parse_activity(stat), Some(('T', 42)));
-        assert_eq!(parse_activity("7 (a"), None);
-        assert!(read_activity(std::process::id()).is_some());
-    }
 
     #[test]
     fn who_does_nothing_is_noticed_and_who_waits_for_others_is_not() {

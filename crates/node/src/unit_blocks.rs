@@ -92,11 +92,7 @@ impl UnitBlocks {
 
     /// Bytes of its weights.
     pub(crate) fn weight_bytes(&self) -> usize {
-        let mut seen: HashMap<ContentHash, usize> = HashMap::new();
-        for weight in self.programs.iter().flat_map(|program| program.block().weights()) {
-            seen.insert(weight.hash, weight.byte_len);
-        }
-        seen.values().sum()
+        distinct_weight_bytes(self.programs.iter().map(Program::block))
     }
 
     /// What it runs on.
@@ -214,6 +210,12 @@ impl UnitBlocks {
         }
         self.graph.outputs.iter().map(|(_, source)| find(&values, *source)).collect()
     }
+}
+
+/// Bytes of the weights of blocks, each counted once.
+pub(crate) fn distinct_weight_bytes<'a>(blocks: impl Iterator<Item = &'a Block>) -> usize {
+    let weights = blocks.flat_map(Block::weights).map(|weight| (weight.hash, weight.byte_len));
+    weights.collect::<HashMap<_, _>>().values().sum()
 }
 
 /// Remembers something of shapes; with too many of them, begins anew.

@@ -2,31 +2,27 @@
 
 use std::path::{Path, PathBuf};
 
+use tessera_core::bytes_of_line;
+
 /// What is taken where the system does not say.
 const UNKNOWN: u64 = 4 << 30;
 
 /// Bytes of memory that this process and its children may use together.
 pub(crate) fn host_memory_bytes() -> u64 {
-    let installed = meminfo_bytes("MemTotal:");
+    let installed = meminfo_bytes("MemTotal");
     let limits = own_groups().into_iter().filter_map(|group| group.limit_bytes());
     installed.into_iter().chain(limits).min().unwrap_or(UNKNOWN)
 }
 
 /// Bytes of memory that are free, or can be had by dropping what was read from files.
 pub(crate) fn available_memory_bytes() -> u64 {
-    let of_host = meminfo_bytes("MemAvailable:");
+    let of_host = meminfo_bytes("MemAvailable");
     let of_groups = own_groups().into_iter().filter_map(|group| group.available_bytes());
     of_host.into_iter().chain(of_groups).min().unwrap_or(UNKNOWN)
 }
 
 fn meminfo_bytes(name: &str) -> Option<u64> {
-    field_of_meminfo(&std::fs::read_to_string("/proc/meminfo").ok()?, name)
-}
-
-fn field_of_meminfo(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-    kilobytes.checked_mul(1024)
+    bytes_of_line(&std::fs::read_to_string("/proc/meminfo").ok()?, name)
 }
 
 /// A control group that may limit memory, and what its files are called.
@@ -110,8 +106,6 @@ mod tests {
 
     #[test]
     fn limits_are_looked_for_in_every_group() {
-        let text = "MemTotal:       24689764 kB\nMemFree: 1 kB";
-        assert_eq!(field_of_meminfo(text, "MemTotal:"), Some(25_282_318_336));
         let groups = memory_groups("4:memory:/a/b\n1:cpu:/\n0::/c\n", Path::new("/g"));
         let files: Vec<String> = groups
             .iter()

@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use serde_json::json;
-use tessera_http::{Role, json_response};
+use tessera_http::{Role, http_status_of_code, json_response};
 
 use crate::access::{Access, PortKind, is_change, required_roles};
 use crate::audit::{AuditEntry, AuditTrail};
@@ -133,20 +133,9 @@ impl RequestGuard {
 
 /// How a request was answered, also where that is said as gRPC says it.
 fn answered_status(response: &Response) -> StatusCode {
-    let code = response.headers().get(GRPC_STATUS).and_then(|code| code.to_str().ok());
-    match code {
-        None => response.status(),
-        Some("0") => StatusCode::OK,
-        Some("3" | "9" | "11") => StatusCode::BAD_REQUEST,
-        Some("5") => StatusCode::NOT_FOUND,
-        Some("6" | "10") => StatusCode::CONFLICT,
-        Some("7") => StatusCode::FORBIDDEN,
-        Some("8" | "14") => StatusCode::SERVICE_UNAVAILABLE,
-        Some("12") => StatusCode::NOT_IMPLEMENTED,
-        Some("4") => StatusCode::GATEWAY_TIMEOUT,
-        Some("16") => StatusCode::UNAUTHORIZED,
-        Some(_) => StatusCode::INTERNAL_SERVER_ERROR,
-    }
+    let code =
+        response.headers().get(GRPC_STATUS).and_then(|code| code.to_str().ok()?.parse().ok());
+    code.map_or(response.status(), http_status_of_code)
 }
 
 /// Says no to a call of gRPC: in the trailers, which come at once where there is no message.

@@ -1,20 +1,16 @@
 //! Models of a few nodes: some that do little, some whose runs have no end or want more memory than
 //! there is.
 
-use std::path::Path;
-
-use prost::Message;
-use tessera_core::{DType, Dim, Random, Result};
+use tessera_core::{DType, Dim, Random};
 use tessera_graph::builder::{GraphBuilder, graph_attribute, ints_attribute, raw_tensor};
 use tessera_graph::onnx::{ModelProto, tensor_proto};
-use tessera_repository::unfinished_files::write_whole;
 
 /// Elements of a row of [`TinyModel::Linear`].
-pub(crate) const LINEAR_WIDTH: usize = 16;
+pub const LINEAR_WIDTH: usize = 16;
 
 /// A model of a few nodes. Each has the input `x` and the output `y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TinyModel {
+pub enum TinyModel {
     /// Rows times a matrix of small whole numbers.
     Linear,
     /// Elements without their signs, in any matrix.
@@ -42,7 +38,7 @@ impl TinyModel {
     ];
 
     /// The name of its file and its task.
-    pub(crate) fn task_name(self) -> &'static str {
+    pub fn task_name(self) -> &'static str {
         match self {
             Self::Linear => "linear",
             Self::Absolute => "absolute",
@@ -53,14 +49,8 @@ impl TinyModel {
         }
     }
 
-    /// Writes it to a folder; the path of its file.
-    pub(crate) fn write_model(self, folder: &Path) -> Result<String> {
-        let path = folder.join(format!("{}.onnx", self.task_name()));
-        write_whole(&path, &self.build_model().encode_to_vec())?;
-        Ok(path.display().to_string())
-    }
-
-    fn build_model(self) -> ModelProto {
+    /// The model.
+    pub fn build_model(self) -> ModelProto {
         let mut graph = GraphBuilder::new(self.task_name());
         match self {
             Self::Linear => add_linear(&mut graph),
@@ -76,7 +66,7 @@ impl TinyModel {
 
 /// The matrix of [`TinyModel::Linear`]: sums of products with whole numbers are exact, in whichever
 /// order they are added.
-pub(crate) fn linear_weight(row: usize, column: usize) -> f32 {
+pub fn linear_weight(row: usize, column: usize) -> f32 {
     ((row * 7 + column * 3) % 5) as f32 - 2.0
 }
 
@@ -166,6 +156,7 @@ fn add_expanded(graph: &mut GraphBuilder) {
 mod tests {
     use std::collections::BTreeMap;
 
+    use prost::Message;
     use tessera_graph::{NoExternalData, Split, infer, read_model, split_into_chain};
 
     use super::*;

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 use tessera_core::Result;
 use tessera_deploy::Isolation;
+use tessera_zoo::TinyModel;
 
 use super::Attack;
 use super::finding::Finding;
 use super::victim::Victim;
 use crate::test_client::TestClient;
 use crate::test_server::TestServer;
-use crate::tiny_models::TinyModel;
 
 pub(crate) const CROSS_SITE: Attack = Attack {
     name: "cross-site",

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tessera_core::{Error, Result};
 use tessera_deploy::Isolation;
+use tessera_zoo::TinyModel;
 
 use super::Attack;
 use super::finding::Finding;
 use super::small_request_watch::SmallRequestWatch;
 use super::victim::{Victim, ask_with_json};
 use crate::test_client::HttpAnswer;
-use crate::tiny_models::TinyModel;
 
 pub(crate) const ENDLESS_RUNS: Attack = Attack {
     name: "endless-runs",

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::json;
 use tessera_core::{Error, Random, Result};
 use tessera_deploy::Isolation;
+use tessera_zoo::TinyModel;
 
 use super::Attack;
 use super::finding::Finding;
@@ -15,7 +16,6 @@ use crate::server_files::working_folders;
 use crate::server_footprint::{child_processes, is_process_there};
 use crate::test_client::TestClient;
 use crate::test_server::TestServer;
-use crate::tiny_models::TinyModel;
 use crate::unit_processes::kill_process;
 
 pub(crate) const KILL_STARTING: Attack = Attack {

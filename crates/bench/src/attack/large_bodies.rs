@@ -9,13 +9,13 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tessera_core::{Error, Result};
 use tessera_deploy::Isolation;
+use tessera_zoo::TinyModel;
 
 use super::Attack;
 use super::finding::Finding;
 use super::small_request_watch::SmallRequestWatch;
 use super::victim::{Victim, post_json};
 use crate::test_client::HttpAnswer;
-use crate::tiny_models::TinyModel;
 
 pub(crate) const GZIP_BOMBS: Attack = Attack {
     name: "gzip-bombs",

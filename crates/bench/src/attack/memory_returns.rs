@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use tessera_core::{Error, Result};
 use tessera_deploy::Isolation;
 use tessera_report::format_bytes;
+use tessera_zoo::TinyModel;
 
 use super::Attack;
 use super::finding::Finding;
 use super::victim::{Victim, matrix_request, post_json};
 use crate::server_footprint::ServerFootprint;
 use crate::test_client::{TestClient, TestInferRequest};
-use crate::tiny_models::TinyModel;
 
 pub(crate) const MEMORY_RETURNS: Attack = Attack {
     name: "memory-returns",

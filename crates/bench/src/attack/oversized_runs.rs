@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tessera_core::Result;
 use tessera_deploy::Isolation;
+use tessera_zoo::TinyModel;
 
 use super::Attack;
 use super::finding::Finding;
 use super::victim::{Victim, ask_with_json};
-use crate::tiny_models::TinyModel;
 
 pub(crate) const POOLED_AWAY: Attack = Attack {
     name: "pooled-away",

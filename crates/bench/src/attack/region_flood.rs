@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use tessera_core::{Error, Result};
 use tessera_deploy::Isolation;
 use tessera_repository::unfinished_files::{unfinished_prefix, watch_folder};
+use tessera_zoo::TinyModel;
 
 use super::Attack;
 use super::finding::Finding;
 use super::victim::Victim;
 use crate::server_files::SHARED_MEMORY;
 use crate::test_client::{HttpAnswer, TestClient};
-use crate::tiny_models::TinyModel;
 
 pub(crate) const REGION_FLOOD: Attack = Attack {
     name: "region-flood",

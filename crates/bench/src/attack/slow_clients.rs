@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tessera_core::Result;
 use tessera_deploy::Isolation;
 use tessera_report::format_bytes;
+use tessera_zoo::TinyModel;
 
 use super::Attack;
 use super::finding::Finding;
@@ -16,7 +17,6 @@ use crate::hostile_connections::{
     is_closed_by_server, leave_answer_unread, send_half_head, stall_upload,
 };
 use crate::test_client::TestClient;
-use crate::tiny_models::TinyModel;
 
 pub(crate) const SLOW_HEADS: Attack = Attack {
     name: "slow-heads",

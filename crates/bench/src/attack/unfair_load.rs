@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tessera_core::Result;
 use tessera_deploy::Isolation;
+use tessera_zoo::TinyModel;
 
 use super::Attack;
 use super::finding::Finding;
 use super::small_request_watch::SmallRequestWatch;
 use super::victim::Victim;
 use crate::test_client::{TestClient, TestInferRequest};
-use crate::tiny_models::TinyModel;
 
 pub(crate) const UNFAIR_LOAD: Attack = Attack {
     name: "unfair-load",

@@ -9,11 +9,12 @@ use tempfile::TempDir;
 use tessera_core::{Error, Result};
 use tessera_deploy::Isolation;
 use tessera_repository::unfinished_files::temporary_folder;
+use tessera_zoo::{LINEAR_WIDTH, TinyModel};
 
 use crate::server_footprint::ServerFootprint;
 use crate::test_client::{HttpAnswer, TestClient, TestInferRequest};
 use crate::test_server::{ServerSetup, TestServer};
-use crate::tiny_models::{LINEAR_WIDTH, TinyModel};
+use crate::tiny_model_file::write_tiny_model;
 
 /// After so much silence a server has given back what it needed once.
 const SILENCE_BEFORE_CALM: Duration = Duration::from_secs(6);
@@ -40,7 +41,7 @@ impl VictimPlace {
         let temporary = place.temporary_folder();
         std::fs::create_dir(&temporary)
             .map_err(|error| Error::from_io(temporary.display(), &error))?;
-        let files = models.iter().map(|model| model.write_model(place.folder.path()));
+        let files = models.iter().map(|model| write_tiny_model(*model, place.folder.path()));
         Ok(Self { files: files.collect::<Result<_>>()?, ..place })
     }
 

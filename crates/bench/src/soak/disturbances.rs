@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 use tessera_core::{Error, Random, Result};
 use tessera_deploy::Isolation;
+use tessera_zoo::TinyModel;
 
 use super::soak_clients::{ask_request, send_at_once};
 use super::soak_request::SoakRequest;
@@ -18,7 +19,6 @@ use crate::attack::matrix_request;
 use crate::hostile_connections::{leave_answer_unread, send_half_head, stall_upload};
 use crate::test_client::{TestClient, TestInferRequest};
 use crate::test_server::TestServer;
-use crate::tiny_models::TinyModel;
 use crate::unit_processes::{instance_processes, kill_process};
 
 /// What was done beside the clients.

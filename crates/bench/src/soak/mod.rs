@@ -14,12 +14,12 @@ use serde::Serialize;
 use tessera_core::{Error, Result};
 use tessera_deploy::Isolation;
 use tessera_report::{Table, format_bytes, output};
+use tessera_zoo::TinyModel;
 
 use super::attack::{Finding, Victim, leftover_findings};
 use super::isolation_choice::IsolationChoice;
 use super::server_files::{shared_memory_files, working_folders};
 use super::server_footprint::ServerFootprint;
-use super::tiny_models::TinyModel;
 use disturbances::{DisturbanceCounts, disturb_server};
 use soak_clients::{RequestNumbers, ask_all};
 use soak_tally::{SoakTally, sum_counts};

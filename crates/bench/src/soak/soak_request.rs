@@ -2,9 +2,9 @@
 
 use serde_json::json;
 use tessera_core::Random;
+use tessera_zoo::{LINEAR_WIDTH, TinyModel, linear_weight};
 
 use crate::test_client::{HttpAnswer, TestInferRequest};
-use crate::tiny_models::{LINEAR_WIDTH, TinyModel, linear_weight};
 
 /// One request in so many is of megabytes.
 const LARGE_EVERY: u64 = 500;

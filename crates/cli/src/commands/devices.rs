@@ -1,7 +1,7 @@
 //! `tessera devices`: what blocks can run on.
 
 use serde::Serialize;
-use tessera_core::Result;
+use tessera_core::{Result, bytes_of_line};
 use tessera_cuda::{GpuInfo, NvmlMonitor, NvmlReading};
 use tessera_report::{Table, format_bytes, output};
 
@@ -117,11 +117,10 @@ fn describe_cpu() -> ListedCpu {
         let line = text.lines().find(|line| line.starts_with(key))?;
         Some(line.split_once(':')?.1.trim().to_owned())
     };
-    let kilobytes = value("/proc/meminfo", "MemTotal")
-        .and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    let memory = std::fs::read_to_string("/proc/meminfo").ok();
     ListedCpu {
         model: value("/proc/cpuinfo", "model name"),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
-        memory_bytes: kilobytes.map(|kilobytes| kilobytes * 1024),
+        memory_bytes: memory.and_then(|text| bytes_of_line(&text, "MemTotal")),
     }
 }

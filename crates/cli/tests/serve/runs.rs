@@ -4,81 +4,11 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tessera_core::{DType, Dim};
-use tessera_graph::builder::{GraphBuilder, graph_attribute, ints_attribute, raw_tensor};
-use tessera_graph::onnx::{ModelProto, tensor_proto};
+use tessera_zoo::TinyModel;
 
 use crate::http::{Response, call};
-use crate::models::{layers, numbers, row};
+use crate::models::{layers, row};
 use crate::server::{Client, Input, Place, signal, within};
-
-fn open(name: &str) -> Dim {
-    Dim::Symbol(name.to_owned())
-}
-
-/// A convolution, a pool, and another convolution, for images of any size.
-fn pooled() -> ModelProto {
-    let mut graph = GraphBuilder::new("pooled");
-    let dims = [open("n"), Dim::Fixed(3), open("h"), open("w")];
-    let x = graph.add_input("x", DType::F32, dims);
-    let first = graph.add_weight("first", &[32, 3, 3, 3], numbers(32 * 27, 1));
-    let second = graph.add_weight("second", &[32, 32, 3, 3], numbers(32 * 32 * 9, 2));
-    let pads = || ints_attribute("pads", &[1, 1, 1, 1]);
-    let y = graph.add_node("Conv", &[&x, &first], [pads()]);
-    let window = [ints_attribute("kernel_shape", &[3, 3]), ints_attribute("strides", &[2, 2])];
-    let y = graph.add_node("MaxPool", &[&y], window);
-    graph.add_node_into("last", "Conv", &[&y, &second], &["y"], [pads()]);
-    graph.add_output_of_any_shape("y", DType::F32);
-    graph.build_model()
-}
-
-/// Adds `x` to a sum until that is 1: with 0 that never comes.
-fn counting() -> ModelProto {
-    let mut body = GraphBuilder::new("body");
-    body.add_input("number", DType::I64, [0usize; 0]);
-    body.add_input("go_on", DType::Bool, [0usize; 0]);
-    let sum = body.add_input("sum", DType::F32, [1]);
-    let one = body.add_weight("one", &[1], vec![1.0]);
-    body.add_node_into("add", "Add", &[&sum, "step"], &["next"], []);
-    let less = body.add_node("Less", &["next", &one], []);
-    body.add_node_into("squeeze", "Squeeze", &[&less], &["again"], []);
-    body.add_typed_output("again", DType::Bool, [0usize; 0]);
-    body.add_typed_output("next", DType::F32, [1]);
-    let mut graph = GraphBuilder::new("counting");
-    let x = graph.add_input("x", DType::F32, [1]);
-    graph.add_node_into("step", "Identity", &[&x], &["step"], []);
-    let most = graph.add_i64_weight("most", &[], vec![i64::MAX]);
-    let data_type = tensor_proto::DataType::Bool as i32;
-    let yes = graph.add_initializer(raw_tensor("yes", data_type, &[], vec![1].into()));
-    let zero = graph.add_weight("zero", &[1], vec![0.0]);
-    let body = graph_attribute("body", body.build_graph());
-    graph.add_node_into("loop", "Loop", &[&most, &yes, &zero], &["y"], [body]);
-    graph.add_typed_output("y", DType::F32, [1]);
-    graph.build_model()
-}
-
-/// The sum over all products of two elements.
-fn outer_sum() -> ModelProto {
-    let mut graph = GraphBuilder::new("outer");
-    let x = graph.add_input("x", DType::F32, [open("n")]);
-    let axis = graph.add_i64_weight("axis", &[1], vec![1]);
-    let column = graph.add_node("Unsqueeze", &[&x, &axis], []);
-    let products = graph.add_node("Mul", &[&column, &x], []);
-    graph.add_node_into("sum", "ReduceSum", &[&products], &["y"], []);
-    graph.add_output_of_any_shape("y", DType::F32);
-    graph.build_model()
-}
-
-/// As many ones as the input says, added up.
-fn expanded() -> ModelProto {
-    let mut graph = GraphBuilder::new("expanded");
-    let count = graph.add_input("x", DType::I64, [1]);
-    let one = graph.add_weight("one", &[1], vec![1.0]);
-    let ones = graph.add_node("Expand", &[&one, &count], []);
-    graph.add_node_into("sum", "ReduceSum", &[&ones], &["y"], []);
-    graph.add_output_of_any_shape("y", DType::F32);
-    graph.build_model()
-}
 
 /// Asks with elements that are all alike.
 fn ask(client: &Client, task: &str, shape: &[usize], value: &Value, timeout_ms: u64) -> Response {
@@ -96,7 +26,7 @@ const ISOLATIONS: [&str; 2] = ["thread", "process"];
 #[test]
 fn images_that_pooling_leaves_nothing_of_are_refused_and_end_nothing() {
     let place = Place::new();
-    let model = place.model("pooled", &pooled());
+    let model = place.model("pooled", &TinyModel::Pooled.build_model());
     for isolation in ISOLATIONS {
         let server = place.serve(&[&model, "--isolation", isolation]);
         let image = |shape: &[usize]| ask(&server, "pooled", shape, &json!(0.5), 10_000);
@@ -116,8 +46,10 @@ fn images_that_pooling_leaves_nothing_of_are_refused_and_end_nothing() {
 #[test]
 fn a_run_without_end_is_ended_and_keeps_nobody() {
     let place = Place::new();
-    let (counting, chain) =
-        (place.model("counting", &counting()), place.model("chain", &layers(&[0, 1])));
+    let (counting, chain) = (
+        place.model("counting", &TinyModel::Counting.build_model()),
+        place.model("chain", &layers(&[0, 1])),
+    );
     for isolation in ISOLATIONS {
         let server = place.serve(&[&counting, &chain, "--isolation", isolation, "--drain", "100"]);
         let count = |step: f64, ms: u64| ask(&server, "counting", &[1], &json!(step), ms);
@@ -155,7 +87,10 @@ fn a_run_without_end_is_ended_and_keeps_nobody() {
 #[test]
 fn a_run_that_needs_more_memory_than_it_may_is_refused() {
     let place = Place::new();
-    let models = [place.model("outer", &outer_sum()), place.model("expanded", &expanded())];
+    let models = [
+        place.model("outer", &TinyModel::OuterSum.build_model()),
+        place.model("expanded", &TinyModel::Expanded.build_model()),
+    ];
     for isolation in ISOLATIONS {
         let server = place.serve(&[
             &models[0],

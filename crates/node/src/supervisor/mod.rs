@@ -139,7 +139,9 @@ pub(crate) struct SupervisorInner {
     local_workers: Arc<LocalWorkers>,
     peers: Arc<Peers>,
     slots: Mutex<BTreeMap<(UnitId, usize), InstanceSlot>>,
-    pub(crate) facts: Mutex<HashMap<UnitId, UnitFacts>>,
+    facts: Mutex<HashMap<UnitId, UnitFacts>>,
+    /// Bytes of the weights of units that were looked at, until they are removed.
+    pub(crate) weight_bytes: Mutex<HashMap<UnitId, u64>>,
     events: Box<dyn Fn(NodeEvent) + Send + Sync>,
     pings: AtomicU64,
     /// Counts starts of instances.
@@ -179,6 +181,7 @@ impl NodeSupervisor {
             peers,
             slots: Mutex::default(),
             facts: Mutex::default(),
+            weight_bytes: Mutex::default(),
             events: Box::new(events),
             pings: AtomicU64::new(1),
             starts: AtomicU64::new(1),
@@ -296,6 +299,7 @@ impl NodeSupervisor {
         let keys = self.0.unit_slots(unit);
         let detached = keys.iter().filter_map(|key| self.0.detach_slot(key)).collect();
         lock(&self.0.facts).remove(unit);
+        lock(&self.0.weight_bytes).remove(unit);
         DetachedInstances(detached)
     }
 

@@ -178,22 +178,20 @@ impl LocalSite {
         let units: Vec<Arc<Unit>> =
             found.new_units.iter().chain(&found.changed_units).cloned().collect();
         let new: Vec<UnitId> = found.new_units.iter().map(|unit| unit.id.clone()).collect();
-        let (planned, forecasting) = (units.clone(), node.clone());
-        let checked = tokio::task::spawn_blocking(move || {
-            check_memory(&forecasting.forecast_start(&planned)?, available_memory_bytes())
-        });
-        checked.await.map_err(|error| Error::lost(format!("starting units: {error}")))??;
         let started = tokio::task::spawn_blocking(move || {
+            let forecast = node.forecast_start(&units);
+            forecast.and_then(|forecast| check_memory(&forecast)).map_err(|error| (None, error))?;
             units.iter().try_for_each(|unit| {
                 node.start_unit(unit).map_err(|error| {
                     new.iter().for_each(|id| node.remove_unit(id));
-                    (unit.id.clone(), error)
+                    (Some(unit.id.clone()), error)
                 })
             })
         });
         let started =
             started.await.map_err(|error| Error::lost(format!("starting units: {error}")))?;
-        started.map_err(|(id, error)| {
+        started.map_err(|(unit, error)| {
+            let Some(id) = unit else { return error };
             let tasks = self.lock_deployment().unit_tasks(&id).join(", ");
             error.with_context(format!("unit {id} (of {tasks})"))
         })
@@ -252,8 +250,10 @@ impl LocalSite {
 }
 
 /// Refuses to start what there is no memory for.
-fn check_memory(forecast: &StartForecast, available: u64) -> Result<()> {
-    if forecast.total_bytes() <= available {
+fn check_memory(forecast: &StartForecast) -> Result<()> {
+    let needed = forecast.total_bytes();
+    let available = if needed == 0 { 0 } else { available_memory_bytes() };
+    if needed <= available {
         return Ok(());
     }
     Err(Error::full(format!(
