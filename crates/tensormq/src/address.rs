@@ -32,6 +32,9 @@ pub struct ListenAddress {
     /// The listener's public key, where it is encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_key: Option<String>,
+    /// The name in the listener's certificate, where it wants TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
 }
 
 impl Address {

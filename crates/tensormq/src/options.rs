@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::transport::id::Transport;
+use crate::transport::tcp::tls_identity::TlsIdentity;
 use crate::transport::zeromq::curve_keys::CurveKeys;
 
 /// How a process takes part.
@@ -14,6 +15,8 @@ pub struct EndpointOptions {
     pub spin_time: Duration,
     /// For connections between hosts that are encrypted: our key pair.
     pub keys: Option<CurveKeys>,
+    /// For connections between hosts through TLS: who we are, and whom we believe.
+    pub tls: Option<TlsIdentity>,
     /// A GPU that tensors are copied to: memory of other processes is prepared for that when it is
     /// first seen.
     pub gpu: Option<u32>,
@@ -27,6 +30,7 @@ impl Default for EndpointOptions {
         Self {
             spin_time: if cores > 1 { DEFAULT_SPIN_TIME } else { Duration::ZERO },
             keys: None,
+            tls: None,
             gpu: None,
         }
     }
@@ -90,7 +94,10 @@ impl Listen {
 pub enum Security {
     /// Anyone, unencrypted. For networks that are trusted.
     Plain,
-    /// Encrypted with the endpoint's keys (CURVE).
+    /// Through TLS, with the endpoint's certificate: those whose certificate has our authority.
+    /// For TCP.
+    Tls,
+    /// For ZeroMQ: encrypted with the endpoint's keys (CURVE).
     Curve {
         /// The public keys of those who may connect; empty: all who have our public key.
         allowed: Vec<String>,

@@ -56,6 +56,7 @@ impl Endpoint {
             outgoing,
             devices: Arc::new(DeviceHooks::for_endpoint(&options)),
             keys: options.keys,
+            tls: options.tls,
         });
         let transports = StartedTransports::start_all(&context)?;
         let spin_time = options.spin_time;

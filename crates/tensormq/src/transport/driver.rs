@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tessera_core::Result;
 
 use super::id::Transport;
+use super::tcp::tls_identity::TlsIdentity;
 use super::zeromq::curve_keys::CurveKeys;
 use crate::address::{Address, ListenAddress};
 use crate::channel::{ChannelPeer, OutgoingChannel};
@@ -63,6 +64,8 @@ pub(crate) struct TransportContext {
     #[cfg_attr(not(feature = "zeromq"), allow(dead_code, reason = "for transports between hosts"))]
     /// For connections between hosts that are encrypted: our key pair.
     pub(crate) keys: Option<CurveKeys>,
+    /// The same for TLS: who we are, and whom we believe.
+    pub(crate) tls: Option<TlsIdentity>,
     pub(crate) devices: Arc<DeviceHooks>,
 }
 

@@ -7,7 +7,9 @@
 //!   registry.rs       which there are, the fastest first
 //!   thread/           a pointer, within a process
 //!   shared_memory/    a ring of headers and buffers where they are, within a host
-//!   zeromq/           the whole tensor in a message: the baseline, and between hosts
+//!   network/          sessions over connections that break: for transports between hosts
+//!   tcp/              header and tensors, in the clear or through TLS, between hosts
+//!   zeromq/           the whole tensor in a message: the baseline
 //! ```
 //!
 //! To add one: a folder with a [`driver::TransportDriver`] and a [`driver::TransportEntry`], and a
@@ -16,7 +18,9 @@
 
 pub(crate) mod driver;
 pub(crate) mod id;
+mod network;
 pub(crate) mod registry;
 mod shared_memory;
+pub(crate) mod tcp;
 mod thread;
 pub(crate) mod zeromq;

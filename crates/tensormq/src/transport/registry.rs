@@ -9,11 +9,12 @@ use tessera_core::{Error, Result};
 
 use super::driver::{TransportContext, TransportDriver, TransportEntry};
 use super::id::Transport;
-use super::{shared_memory, thread, zeromq};
+use super::{shared_memory, tcp, thread, zeromq};
 use crate::address::Address;
 
 /// All of them. An inbox is reached by the first that leads there.
-const TRANSPORTS: &[TransportEntry] = &[thread::ENTRY, shared_memory::ENTRY, zeromq::ENTRY];
+const TRANSPORTS: &[TransportEntry] =
+    &[thread::ENTRY, shared_memory::ENTRY, tcp::ENTRY, zeromq::ENTRY];
 
 impl Transport {
     /// Those that this build has, the fastest first.

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 use tessera_core::{Error, Result, lock};
 
 use super::context::ZeroMqContext;
-use super::listener::{RetiringListeners, ZeroMqListener};
-use super::outgoing::{ZeroMqOutgoing, ZeroMqRoute};
+use super::link::ZeroMqDialler;
+use super::listener::bind_listener;
+use super::socket::check_socket_address;
 use crate::address::Address;
 use crate::channel::{ChannelPeer, OutgoingChannel};
 use crate::inbox_registry::InboxShared;
@@ -14,6 +15,8 @@ use crate::options::{ConnectOptions, InboxOptions, Listen};
 use crate::random::random_u64;
 use crate::transport::driver::{OpenedListener, TransportContext, TransportDriver};
 use crate::transport::id::Transport;
+use crate::transport::network::listener::RetiringListeners;
+use crate::transport::network::outgoing::{NetworkOutgoing, NetworkRoute};
 use crate::wait::Wait;
 
 /// Starts both.
@@ -75,19 +78,21 @@ impl TransportDriver for ZeroMqTransport {
         let (transport, endpoint) = (self.transport, &self.shared.endpoint);
         let listener = address.listener_of(transport);
         let listener = listener.ok_or_else(|| Error::usage("it does not listen there"))?;
-        let route = ZeroMqRoute {
-            transport,
+        let is_within_host = transport == Transport::ZMQ_IPC;
+        let scheme = if is_within_host { "ipc://" } else { "tcp://" };
+        check_socket_address(&listener.socket_address, scheme)?;
+        let dialler = ZeroMqDialler {
             socket_address: listener.socket_address.clone(),
             server_key: listener.public_key.clone(),
             keys: endpoint.keys.clone(),
-            inbox: address.inbox.clone(),
-            lanes: options.lanes,
+            zeromq: self.shared.zeromq_context()?,
         };
+        let (inbox, lanes) = (address.inbox.clone(), options.lanes);
+        let route = NetworkRoute { dialler: Box::new(dialler), is_within_host, inbox, lanes };
         let session = u128::from(random_u64()?) << 64 | u128::from(random_u64()?);
         let wait = Wait::at_most(options.timeout);
-        let zeromq = self.shared.zeromq_context()?;
-        let channel = ZeroMqOutgoing::connect(route, session, zeromq, endpoint, wait)?;
-        endpoint.outgoing.keep_channel(Arc::<ZeroMqOutgoing>::clone(&channel));
+        let channel = NetworkOutgoing::connect(route, session, endpoint, wait)?;
+        endpoint.outgoing.keep_channel(Arc::<NetworkOutgoing>::clone(&channel));
         Ok((channel, ChannelPeer { transport, endpoint_id: address.endpoint_id, process: None }))
     }
 
@@ -99,6 +104,6 @@ impl TransportDriver for ZeroMqTransport {
     ) -> Result<Option<OpenedListener>> {
         let ZeroMqState { endpoint, retiring, .. } = &*self.shared;
         let zeromq = self.shared.zeromq_context()?;
-        ZeroMqListener::bind(listen, inbox, options, zeromq, endpoint, retiring).map(Some)
+        bind_listener(listen, inbox, options, zeromq, endpoint, retiring).map(Some)
     }
 }

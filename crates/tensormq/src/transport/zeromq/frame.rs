@@ -76,39 +76,6 @@ pub(super) fn set_unacknowledged_limit(
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// For how long nothing came through a TCP connection.
-pub(super) struct ConnectionSilence {
-    /// No bytes: the other process said nothing.
-    pub(super) of_process: Duration,
-    /// Not even an acknowledgement: nothing of the other host. Its kernel acknowledges what we send
-    /// also while the process there is not scheduled.
-    pub(super) of_host: Duration,
-}
-
-/// For how long a TCP connection is silent; `None` where that can't be told.
-pub(super) fn connection_silence(descriptor: i32) -> Option<ConnectionSilence> {
-    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
-    let mut len = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;
-    // SAFETY: all zeros are a valid value, and the kernel writes at most `len` bytes of it. Should
-    // the descriptor be closed or another's by now, the call fails or tells of that one.
-    let info = unsafe {
-        let result = libc::getsockopt(
-            descriptor,
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut len,
-        );
-        if result != 0 {
-            return None;
-        }
-        info.assume_init()
-    };
-    let of_process = Duration::from_millis(info.tcpi_last_data_recv.into());
-    let acknowledged = Duration::from_millis(info.tcpi_last_ack_recv.into());
-    Some(ConnectionSilence { of_process, of_host: of_process.min(acknowledged) })
-}
-
 /// Has the allocator keep memory for frames instead of giving it back after each.
 ///
 /// libzmq allocates every frame that it receives. By default glibc maps such memory anew or trims

@@ -1,20 +1,15 @@
 //! ZeroMQ, a header and its tensors as frames of one message: the baseline within a host, and the
 //! way between hosts.
 //!
-//! A channel is a session of its own above ZeroMQ's connections, of which it has one or several
-//! (`outgoing`). Messages are numbered; the receiver says how far it is; when a connection breaks
-//! the sender makes a new one, hears how far the receiver came, and sends the rest again, which the
-//! receiver takes in order and once (`listener/incoming`), from one socket for all senders
-//! (`listener`). That also bounds what is on its way: the sender never has more messages out than
-//! the receiver's queue has room for.
+//! Sessions above its connections are those of [`network`](super::network).
 //!
 //! It needs a C++ compiler, and is there with the cargo feature `zeromq` alone; its names and the
 //! type of its keys always are.
 
 #[cfg(feature = "zeromq")]
-mod context;
+mod bind_address;
 #[cfg(feature = "zeromq")]
-mod control_frame;
+mod context;
 #[cfg_attr(not(feature = "zeromq"), path = "curve_keys_absent.rs")]
 pub(crate) mod curve_keys;
 #[cfg(feature = "zeromq")]
@@ -22,17 +17,13 @@ mod driver;
 #[cfg(feature = "zeromq")]
 mod frame;
 #[cfg(feature = "zeromq")]
-mod lane;
+mod link;
 #[cfg(feature = "zeromq")]
 mod listener;
 #[cfg(feature = "zeromq")]
 mod monitor;
 #[cfg(feature = "zeromq")]
-mod outgoing;
-#[cfg(feature = "zeromq")]
 mod socket;
-#[cfg(feature = "zeromq")]
-mod timer;
 #[cfg(feature = "zeromq")]
 mod zap;
 

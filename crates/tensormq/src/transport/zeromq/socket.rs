@@ -1,11 +1,11 @@
 //! What all sockets of ZeroMQ have in common here.
 
 use std::fmt;
-use std::time::Duration;
 
 use tessera_core::{Error, Result};
 
 use super::frame;
+use crate::transport::network::HEARTBEAT_TIMEOUT;
 
 /// Refuses what libzmq can't take for an address.
 pub(super) fn check_socket_address(socket_address: &str, scheme: &str) -> Result<()> {
@@ -51,7 +51,3 @@ pub(super) fn configure_socket(socket: &mut zmq::Socket, socket_address: &str) -
     socket.set_handshake_ivl(3000)?;
     frame::set_unacknowledged_limit(socket, HEARTBEAT_TIMEOUT)
 }
-
-/// How often a sign of life is given, and after how much silence the other end is out of reach.
-pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
-pub(super) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);

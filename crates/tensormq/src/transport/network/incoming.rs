@@ -5,9 +5,13 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tessera_core::{Error, Result, lock};
 
-use super::ZeroMqListener;
+use super::HEARTBEAT_TIMEOUT;
+use super::control_frame::{Hello, ReceiverProgress};
+use super::link::ConnectionId;
+use super::listener::NetworkListener;
 use crate::alarm::{arm_alarm, claim_wakeup, disarm_alarm};
 use crate::channel::{ChannelPeer, IncomingChannel, Received};
 use crate::ids::RequestId;
@@ -16,17 +20,15 @@ use crate::layout::{HeaderView, TensorDescriptor, TensorPlace};
 use crate::message::Message;
 use crate::options::MAX_INBOX_DEPTH;
 use crate::payload;
-use crate::transport::id::Transport;
-use crate::transport::zeromq::control_frame::{Hello, ReceiverProgress};
-use crate::transport::zeromq::frame::frame_into_bytes;
-use crate::transport::zeromq::socket::HEARTBEAT_TIMEOUT;
 use crate::wait::Deadline;
 
 /// The receiving end of a channel.
-pub(super) struct ZeroMqIncoming {
+pub(super) struct NetworkIncoming {
     pub(super) id: u128,
     peer: ChannelPeer,
-    listener: Weak<ZeroMqListener>,
+    /// Whether the sender is on this host, where nothing can come between.
+    is_within_host: bool,
+    listener: Weak<NetworkListener>,
     depth: u32,
     alarm: AtomicU32,
     session: Mutex<IncomingSession>,
@@ -34,8 +36,8 @@ pub(super) struct ZeroMqIncoming {
 }
 
 struct IncomingSession {
-    /// The identities of its connections.
-    lanes: Vec<Option<Vec<u8>>>,
+    /// Its connections.
+    lanes: Vec<Option<ConnectionId>>,
     /// On which of them the sender spoke since it was welcomed.
     heard_lanes: Vec<bool>,
     /// Number of the next message in order.
@@ -69,8 +71,8 @@ enum ArrivedMessage {
     Broken(u64, RequestId, Error),
 }
 
-impl ZeroMqIncoming {
-    pub(super) fn new(hello: &Hello, listener: &ZeroMqListener) -> Arc<Self> {
+impl NetworkIncoming {
+    pub(super) fn new(hello: &Hello, listener: &NetworkListener) -> Arc<Self> {
         Arc::new_cyclic(|weak_self| Self {
             id: hello.session,
             peer: ChannelPeer {
@@ -78,6 +80,7 @@ impl ZeroMqIncoming {
                 endpoint_id: hello.endpoint_id,
                 process: None,
             },
+            is_within_host: listener.is_within_host,
             listener: Weak::clone(&listener.weak_self),
             depth: listener.inbox.depth.min(MAX_INBOX_DEPTH),
             alarm: AtomicU32::new(0),
@@ -115,7 +118,7 @@ impl ZeroMqIncoming {
     pub(super) fn accept_message(
         &self,
         header: &[u8],
-        frames: impl ExactSizeIterator<Item = zmq::Message>,
+        frames: impl ExactSizeIterator<Item = Bytes>,
     ) -> Result<()> {
         let (view, descriptors) = HeaderView::parse_with_tensors(header)?;
         let sequence = view.sequence();
@@ -147,10 +150,10 @@ impl ZeroMqIncoming {
         Ok(())
     }
 
-    pub(super) fn attach_lane(&self, lane: u16, identity: &[u8]) -> ReceiverProgress {
+    pub(super) fn attach_lane(&self, lane: u16, connection: ConnectionId) -> ReceiverProgress {
         let mut session = lock(&self.session);
         if let Some(place) = session.lanes.get_mut(usize::from(lane)) {
-            *place = Some(identity.to_vec());
+            *place = Some(connection);
         }
         if let Some(heard) = session.heard_lanes.get_mut(usize::from(lane)) {
             *heard = false;
@@ -189,11 +192,11 @@ impl ZeroMqIncoming {
     }
 
     /// Notes that a connection is gone; whether that leaves the session interrupted.
-    pub(super) fn detach_lane(&self, lane: u16, identity: &[u8]) -> bool {
+    pub(super) fn detach_lane(&self, lane: u16, connection: ConnectionId) -> bool {
         let mut session = lock(&self.session);
         match session.lanes.get_mut(usize::from(lane)) {
-            // It came back under another identity before we heard that it was gone.
-            Some(place) if place.as_deref() != Some(identity) => return false,
+            // It came back as another connection before we heard that it was gone.
+            Some(place) if *place != Some(connection) => return false,
             Some(place) => *place = None,
             None => return false,
         }
@@ -202,7 +205,7 @@ impl ZeroMqIncoming {
         }
         if session.away_since.is_none() {
             session.away_since = Some(Deadline::now());
-            if self.peer.transport == Transport::ZMQ_TCP {
+            if !self.is_within_host {
                 session.notices.push_back(Received::Interrupted(self.peer.clone()));
             }
         }
@@ -221,10 +224,8 @@ impl ZeroMqIncoming {
         if session.ended.is_none() {
             // Over the network, what was not taken when the session ended never is. A process of
             // this host that is gone has nobody to tell of it, so its last words are heard.
-            let unheard = match self.peer.transport {
-                Transport::ZMQ_TCP if !session.is_complete() => std::mem::take(&mut session.queue),
-                _ => VecDeque::new(),
-            };
+            let keeps = self.is_within_host || session.is_complete();
+            let unheard = if keeps { VecDeque::new() } else { std::mem::take(&mut session.queue) };
             session.ended = Some(reason);
             drop(session);
             drop(unheard);
@@ -232,8 +233,8 @@ impl ZeroMqIncoming {
         self.wake_inbox();
     }
 
-    pub(super) fn lane_identities(&self) -> Vec<Vec<u8>> {
-        lock(&self.session).lanes.iter().flatten().cloned().collect()
+    pub(super) fn connections(&self) -> Vec<ConnectionId> {
+        lock(&self.session).lanes.iter().flatten().copied().collect()
     }
 
     pub(super) fn current_progress(&self) -> ReceiverProgress {
@@ -244,7 +245,7 @@ impl ZeroMqIncoming {
     pub(super) fn take_unreported_progress(
         &self,
         even_none: bool,
-    ) -> Option<(Vec<u8>, ReceiverProgress)> {
+    ) -> Option<(ConnectionId, ReceiverProgress)> {
         let mut session = lock(&self.session);
         if session.away_since.is_some() {
             // Silence makes the sender connect anew, which is what is needed.
@@ -253,12 +254,12 @@ impl ZeroMqIncoming {
         if session.reported_taken == session.taken && session.finished.is_empty() && !even_none {
             return None;
         }
-        let identity = session.lanes.iter().flatten().next().cloned()?;
+        let connection = session.lanes.iter().flatten().next().copied()?;
         session.reported_taken = session.taken;
         session.reported_at = Deadline::now();
         let numbers = std::mem::take(&mut session.finished);
         let (accepted, taken) = (session.next_sequence - 1, session.taken);
-        Some((identity, ReceiverProgress { accepted, taken, numbers }))
+        Some((connection, ReceiverProgress { accepted, taken, numbers }))
     }
 
     /// Notes that the sender is there, where it is.
@@ -334,7 +335,7 @@ impl IncomingSession {
 fn assemble_message(
     view: &HeaderView<'_>,
     descriptors: &[TensorDescriptor],
-    frames: impl ExactSizeIterator<Item = zmq::Message>,
+    frames: impl ExactSizeIterator<Item = Bytes>,
 ) -> Result<Message> {
     if frames.len() != descriptors.len() {
         return Err(Error::invalid(format!(
@@ -352,16 +353,12 @@ fn assemble_message(
                 frame.len()
             )));
         }
-        tensors.push(payload::tensor_from_region(
-            descriptor,
-            Arc::new(frame_into_bytes(frame)),
-            0,
-        )?);
+        tensors.push(payload::tensor_from_region(descriptor, Arc::new(frame), 0)?);
     }
     Ok(Message { envelope: view.envelope(), tensors, receipt: None, is_early_send: false })
 }
 
-impl IncomingChannel for ZeroMqIncoming {
+impl IncomingChannel for NetworkIncoming {
     fn take_next(&self) -> Option<Received> {
         let mut session = lock(&self.session);
         if let Some(notice) = session.notices.pop_front() {
@@ -372,8 +369,7 @@ impl IncomingChannel for ZeroMqIncoming {
         // patient: this process stood still. A sender that said goodbye can't count anything as
         // failed any more.
         let doubtful = session.away_since.is_some() || session.trusted_until.has_passed();
-        let frozen =
-            doubtful && self.peer.transport == Transport::ZMQ_TCP && !session.is_complete();
+        let frozen = doubtful && !self.is_within_host && !session.is_complete();
         if let Some(arrived) = (!frozen).then(|| session.queue.pop_front()).flatten() {
             session.taken += 1;
             let behind =
@@ -445,7 +441,7 @@ impl IncomingChannel for ZeroMqIncoming {
     }
 }
 
-impl ReceiptSink for ZeroMqIncoming {
+impl ReceiptSink for NetworkIncoming {
     fn finish_message(&self, sequence: u64) {
         let mut session = lock(&self.session);
         if session.unfinished.remove(&sequence) {

@@ -1,13 +1,11 @@
-//! Where a listener is bound, what others are told of it, and who is at the other end.
+//! Where a listener is bound, and who is at the other end.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use tessera_core::{Error, Result};
-
-use super::CLOSE_LINGER;
 use crate::inbox_registry::InboxShared;
 use crate::peer_credentials::is_own_user;
+use crate::transport::network::listener::CLOSE_LINGER;
 use crate::wait::Deadline;
 
 /// Whether the process at the other end of a socket is this user's.
@@ -37,23 +35,5 @@ pub(super) fn bind_with_retry(socket: &zmq::Socket, socket_address: &str) -> zmq
             }
             done => return done,
         }
-    }
-}
-
-/// The socket address under which others reach what was bound.
-pub(super) fn advertised_address(bound: &str, advertise: Option<&str>) -> Result<String> {
-    let (host, port) = bound
-        .strip_prefix("tcp://")
-        .and_then(|rest| rest.rsplit_once(':'))
-        .ok_or_else(|| Error::usage(format!("\"{bound}\" is no tcp://ADDRESS:PORT")))?;
-    match advertise {
-        Some(name) if name.contains(char::is_control) || name.is_empty() => {
-            Err(Error::usage(format!("{name:?} is no name under which others reach an inbox")))
-        }
-        Some(name) => Ok(format!("tcp://{name}:{port}")),
-        None if ["0.0.0.0", "[::]", "*", "[::ffff:0.0.0.0]"].contains(&host) => Err(Error::usage(
-            "an inbox that listens at all addresses must be told under which name others reach it",
-        )),
-        None => Ok(bound.to_owned()),
     }
 }

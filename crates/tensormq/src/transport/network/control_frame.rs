@@ -20,11 +20,11 @@ const CONTROL_MAGIC: [u8; 4] = *b"TsMC";
 const MAX_NUMBERS: usize = 2 * crate::in_flight::MAX_UNFINISHED;
 
 /// Most connections of a sender.
-pub(super) const MAX_LANES: u16 = 16;
+pub(in crate::transport) const MAX_LANES: u16 = 16;
 
 /// A frame that is not part of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ControlFrame {
+pub(in crate::transport) enum ControlFrame {
     Hello(Hello),
     Welcome {
         depth: u32,
@@ -51,28 +51,28 @@ pub(super) enum ControlFrame {
 
 /// Who wants a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
+pub(in crate::transport) struct Hello {
     /// The channel, unique.
-    pub(super) session: u128,
+    pub(in crate::transport) session: u128,
     /// Number of the sender's endpoint.
-    pub(super) endpoint_id: u64,
-    pub(super) lane: u16,
-    pub(super) lanes: u16,
+    pub(in crate::transport) endpoint_id: u64,
+    pub(in crate::transport) lane: u16,
+    pub(in crate::transport) lanes: u16,
     /// Whether it had a welcome before: then the receiver must know the channel.
-    pub(super) resume: bool,
-    pub(super) inbox: String,
+    pub(in crate::transport) resume: bool,
+    pub(in crate::transport) inbox: String,
 }
 
 /// How far the receiver is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ReceiverProgress {
+pub(in crate::transport) struct ReceiverProgress {
     /// It has all messages up to this one.
-    pub(super) accepted: u64,
+    pub(in crate::transport) accepted: u64,
     /// Its unit took all messages up to this one.
-    pub(super) taken: u64,
+    pub(in crate::transport) taken: u64,
     /// Of those, the ones that were dropped since the last time; in a welcome or a refusal, the
     /// ones that were not dropped yet.
-    pub(super) numbers: Vec<u64>,
+    pub(in crate::transport) numbers: Vec<u64>,
 }
 
 const HELLO: u8 = 1;
@@ -84,7 +84,7 @@ const HEARTBEAT: u8 = 6;
 const OVER: u8 = 7;
 
 impl ControlFrame {
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(in crate::transport) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64);
         bytes.extend(CONTROL_MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -129,11 +129,11 @@ impl ControlFrame {
     }
 
     /// Whether a frame is one of these, and not the header of a message.
-    pub(super) fn is_control(frame: &[u8]) -> bool {
+    pub(in crate::transport) fn is_control(frame: &[u8]) -> bool {
         frame.starts_with(&CONTROL_MAGIC)
     }
 
-    pub(super) fn from_bytes(frame: &[u8]) -> Result<Self> {
+    pub(in crate::transport) fn from_bytes(frame: &[u8]) -> Result<Self> {
         let mut reader = ControlReader(frame);
         if reader.read_array::<4>()? != CONTROL_MAGIC {
             return Err(invalid_frame_error());

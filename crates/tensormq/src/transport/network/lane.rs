@@ -2,24 +2,30 @@
 
 use tessera_core::{Error, MemoryLocation, Result, Tensor};
 
-use super::frame::send_tensor;
-use super::monitor::MonitoredSocket;
-use super::socket::zmq_error;
+use super::control_frame::ControlFrame;
+use super::link::{DialledLink, LinkFrame};
 use crate::layout::{Envelope, TensorDescriptor, TensorPlace, TimeEncoding};
 use crate::payload;
 use crate::wait::Deadline;
 
 /// A connection of a channel.
-pub(super) struct ZeroMqLane {
-    pub(super) monitored: MonitoredSocket,
+pub(super) struct ChannelLane {
+    pub(super) link: Box<dyn DialledLink>,
     pub(super) welcomed: bool,
     /// When something was last sent on it.
     pub(super) sent_at: Deadline,
 }
 
+impl ChannelLane {
+    /// Says something. Where that fails the connection is broken, which an event says.
+    pub(super) fn say(&mut self, control: &ControlFrame) {
+        self.link.send_frames(vec![LinkFrame::Bytes(control.to_bytes())]).ok();
+    }
+}
+
 /// Sends a message on the lane whose turn it is.
 pub(super) fn send_on_lane(
-    lanes: &mut [ZeroMqLane],
+    lanes: &mut [ChannelLane],
     sequence: u64,
     envelope: &Envelope,
     tensors: &[Tensor],
@@ -38,19 +44,12 @@ pub(super) fn send_on_lane(
         return Err(Error::lost("there is no connection"));
     };
     lane.sent_at = Deadline::now();
-    let socket = &mut lane.monitored.socket;
-    let flags = |more: bool| if more { zmq::DONTWAIT | zmq::SNDMORE } else { zmq::DONTWAIT };
-    let fail = |error| zmq_error("a socket of ZeroMQ", error);
-    socket.send(header, flags(!tensors.is_empty())).map_err(fail)?;
-    for (index, (tensor, packed)) in tensors.iter().zip(packed).enumerate() {
-        let more = flags(index + 1 < tensors.len());
-        match packed {
-            Some(packed) => socket.send(packed, more),
-            None => send_tensor(socket, tensor.clone(), more),
-        }
-        .map_err(fail)?;
-    }
-    Ok(())
+    let tensors = tensors.iter().zip(packed).map(|(tensor, packed)| match packed {
+        Some(packed) => LinkFrame::Bytes(packed),
+        None => LinkFrame::Tensor(tensor.clone()),
+    });
+    let header = std::iter::once(LinkFrame::Bytes(header));
+    lane.link.send_frames(header.chain(tensors).collect())
 }
 
 /// A tensor whose bytes can be sent as they are.

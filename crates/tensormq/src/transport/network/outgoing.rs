@@ -7,16 +7,11 @@ use std::time::Duration;
 
 use tessera_core::{Error, ErrorKind, Result, Tensor, lock};
 
-use super::context::ZeroMqContext;
 use super::control_frame::{ControlFrame, Hello, MAX_LANES, ReceiverProgress};
-use super::curve_keys::{CurveKeys, key_from_text};
-use super::lane::{ZeroMqLane, send_on_lane, sendable_tensor};
-use super::monitor::{ConnectionEvent, MonitoredSocket};
-use super::socket::{
-    HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, check_socket_address, configure_socket, receive_frames,
-    zmq_error,
-};
+use super::lane::{ChannelLane, send_on_lane, sendable_tensor};
+use super::link::{LinkDialler, LinkEvent};
 use super::timer::Timer;
+use super::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT};
 use crate::alarm::{arm_alarm, claim_wakeup, disarm_alarm};
 use crate::channel::{NotSent, OutgoingChannel, SendAttempt};
 use crate::in_flight::{InFlightMessages, MessageFate};
@@ -26,7 +21,6 @@ use crate::options::MAX_INBOX_DEPTH;
 use crate::outgoing_channels::OutgoingChannels;
 use crate::reactor::{EventSource, ReactorHandle, ReactorToken};
 use crate::transport::driver::TransportContext;
-use crate::transport::id::Transport;
 use crate::wait::{Deadline, Wait};
 
 /// How soon a connection that broke is tried again, at first and at most.
@@ -34,20 +28,18 @@ const FIRST_RETRY_DELAY: Duration = Duration::from_millis(20);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Where to, and how.
-#[derive(Clone, Debug)]
-pub(super) struct ZeroMqRoute {
-    pub(super) transport: Transport,
-    pub(super) socket_address: String,
-    /// The receiver's public key, where it is encrypted.
-    pub(super) server_key: Option<String>,
-    pub(super) keys: Option<CurveKeys>,
-    pub(super) inbox: String,
-    pub(super) lanes: u16,
+pub(in crate::transport) struct NetworkRoute {
+    /// Makes the connections.
+    pub(in crate::transport) dialler: Box<dyn LinkDialler>,
+    /// Whether both ends are on one host, where nothing can come between them.
+    pub(in crate::transport) is_within_host: bool,
+    pub(in crate::transport) inbox: String,
+    pub(in crate::transport) lanes: u16,
 }
 
 /// The sending end of a channel.
-pub(super) struct ZeroMqOutgoing {
-    route: ZeroMqRoute,
+pub(in crate::transport) struct NetworkOutgoing {
+    route: NetworkRoute,
     session: u128,
     state: Mutex<OutgoingSession>,
     in_flight: InFlightMessages,
@@ -57,13 +49,12 @@ pub(super) struct ZeroMqOutgoing {
     token: OnceLock<ReactorToken>,
     endpoint_id: u64,
     reactor: ReactorHandle,
-    zeromq: Arc<ZeroMqContext>,
     outgoing: Weak<OutgoingChannels>,
     weak_self: Weak<Self>,
 }
 
 struct OutgoingSession {
-    lanes: Vec<ZeroMqLane>,
+    lanes: Vec<ChannelLane>,
     status: ConnectionStatus,
     /// How long to wait before the next attempt to connect.
     retry_delay: Duration,
@@ -98,20 +89,17 @@ enum ConnectionStatus {
     Lost(ErrorKind, String),
 }
 
-impl ZeroMqOutgoing {
+impl NetworkOutgoing {
     /// Connects, and waits until the receiver says welcome.
-    pub(super) fn connect(
-        route: ZeroMqRoute,
+    pub(in crate::transport) fn connect(
+        route: NetworkRoute,
         session: u128,
-        zeromq: Arc<ZeroMqContext>,
         endpoint: &TransportContext,
         wait: Wait,
     ) -> Result<Arc<Self>> {
         if route.lanes == 0 || route.lanes > MAX_LANES {
             return Err(Error::usage(format!("a channel has between 1 and {MAX_LANES} lanes")));
         }
-        let scheme = if route.transport == Transport::ZMQ_IPC { "ipc://" } else { "tcp://" };
-        check_socket_address(&route.socket_address, scheme)?;
         let (notifier, timer) = (Notifier::new()?, Timer::new()?);
         let channel = Arc::new_cyclic(|weak_self| Self {
             route,
@@ -139,7 +127,6 @@ impl ZeroMqOutgoing {
             token: OnceLock::new(),
             endpoint_id: endpoint.endpoint_id,
             reactor: endpoint.reactor.clone(),
-            zeromq,
             outgoing: Arc::downgrade(&endpoint.outgoing),
             weak_self: weak_self.clone(),
         });
@@ -164,22 +151,14 @@ impl ZeroMqOutgoing {
                 let mut state = lock(&channel.state);
                 channel.close_lanes(&mut state);
                 return Err(if state.handshake_broken {
-                    channel.refusal_error()
+                    channel.route.dialler.refusal_error()
                 } else {
-                    Error::timed_out(format!("no answer from {}", channel.route.socket_address))
+                    let target = channel.route.dialler.target();
+                    Error::timed_out(format!("no answer from {target}"))
                 });
             }
         }
         Ok(channel)
-    }
-
-    /// Why the receiver may have broken off.
-    fn refusal_error(&self) -> Error {
-        let reason = match self.route.server_key {
-            Some(_) => "the receiver refuses our key, or has another",
-            None => "the receiver wants encryption, or does not speak ZeroMQ",
-        };
-        Error::new(ErrorKind::Io, reason)
     }
 
     fn event_source(&self) -> Weak<dyn EventSource> {
@@ -189,30 +168,9 @@ impl ZeroMqOutgoing {
     /// Makes new connections and says hello on each.
     fn open_lanes(&self, state: &mut OutgoingSession) -> Result<()> {
         self.close_lanes(state);
-        let ZeroMqRoute { socket_address, server_key, keys, inbox, lanes, .. } = &self.route;
+        let NetworkRoute { dialler, inbox, lanes, .. } = &self.route;
         state.opened_at = Deadline::now();
-        let fail = |error| zmq_error("a socket of ZeroMQ", error);
         for lane in 0..*lanes {
-            let mut socket = self.zeromq.context.socket(zmq::DEALER).map_err(fail)?;
-            configure_socket(&mut socket, socket_address).map_err(fail)?;
-            // We make new ones ourselves, because what was on the old ones may not be sent again
-            // blindly.
-            socket.set_reconnect_ivl(-1).map_err(fail)?;
-            socket.set_connect_timeout(2000).map_err(fail)?;
-            if let Some(server_key) = server_key {
-                let keys = match keys {
-                    Some(keys) => keys.clone(),
-                    None => CurveKeys::generate()?,
-                };
-                socket.set_curve_serverkey(&key_from_text(server_key)?).map_err(fail)?;
-                socket.set_curve_publickey(&keys.public).map_err(fail)?;
-                socket.set_curve_secretkey(&keys.secret).map_err(fail)?;
-            }
-            let mut monitored = MonitoredSocket::new(&self.zeromq.context, socket)?;
-            monitored
-                .socket
-                .connect(socket_address)
-                .map_err(|error| zmq_error(socket_address, error))?;
             let hello = ControlFrame::Hello(Hello {
                 session: self.session,
                 endpoint_id: self.endpoint_id,
@@ -221,21 +179,19 @@ impl ZeroMqOutgoing {
                 resume: state.was_welcomed,
                 inbox: inbox.clone(),
             });
-            // Fails where it could not even connect, which the monitor says too.
-            monitored.socket.send(hello.to_bytes(), zmq::DONTWAIT).ok();
-            monitored.watch_events(&self.reactor, &self.event_source())?;
-            state.lanes.push(ZeroMqLane { monitored, welcomed: false, sent_at: Deadline::now() });
+            let link = dialler.dial()?;
+            let mut lane = ChannelLane { link, welcomed: false, sent_at: Deadline::now() };
+            lane.say(&hello);
+            lane.link.watch_events(&self.reactor, &self.event_source())?;
+            state.lanes.push(lane);
         }
         Ok(())
     }
 
     fn close_lanes(&self, state: &mut OutgoingSession) {
         for mut lane in state.lanes.drain(..) {
-            lane.monitored.stop_watching(&self.reactor);
             // What was not sent yet is sent again, or not at all.
-            if !state.closed {
-                lane.monitored.socket.set_linger(0).ok();
-            }
+            lane.link.close_link(&self.reactor, state.closed);
         }
     }
 
@@ -243,14 +199,8 @@ impl ZeroMqOutgoing {
     fn drain_sockets(&self, state: &mut OutgoingSession) {
         loop {
             let mut said = Vec::new();
-            for (index, lane) in state.lanes.iter().enumerate() {
-                loop {
-                    match receive_frames(&lane.monitored.socket) {
-                        Ok(frames) => said.extend(frames.into_iter().next().map(|f| (index, f))),
-                        Err(zmq::Error::EINTR) => {}
-                        Err(_) => break,
-                    }
-                }
+            for (index, lane) in state.lanes.iter_mut().enumerate() {
+                said.extend(std::iter::from_fn(|| lane.link.take_frame()).map(|f| (index, f)));
             }
             let quiet = said.is_empty();
             for (lane, frame) in said {
@@ -260,7 +210,7 @@ impl ZeroMqOutgoing {
                 }
             }
             let events: Vec<_> =
-                state.lanes.iter().flat_map(|lane| lane.monitored.take_events()).collect();
+                state.lanes.iter_mut().flat_map(|lane| lane.link.take_events()).collect();
             if let Some(event) = events.first() {
                 self.reconnect_or_lose(state, *event);
             } else if quiet {
@@ -291,11 +241,8 @@ impl ZeroMqOutgoing {
                     // Told on every lane; what is sent twice is taken once.
                     self.resend_after(state, progress.accepted);
                     // Only now does the receiver know that we heard it, and takes what it has.
-                    for lane in &state.lanes {
-                        lane.monitored
-                            .socket
-                            .send(ControlFrame::Heartbeat.to_bytes(), zmq::DONTWAIT)
-                            .ok();
+                    for lane in &mut state.lanes {
+                        lane.say(&ControlFrame::Heartbeat);
                     }
                 }
             }
@@ -332,7 +279,7 @@ impl ZeroMqOutgoing {
     fn resend_after(&self, state: &mut OutgoingSession, accepted: u64) {
         for (sequence, envelope, tensors) in self.in_flight.messages_after(accepted) {
             let Some(envelope) = envelope else { continue };
-            // Where it fails the connection is broken again, which the monitor says.
+            // Where it fails the connection is broken again, which an event says.
             if send_on_lane(&mut state.lanes, sequence, &envelope, &tensors).is_err() {
                 break;
             }
@@ -344,25 +291,24 @@ impl ZeroMqOutgoing {
 
     fn say_bye(&self, state: &mut OutgoingSession) {
         state.said_bye = true;
-        let bye = ControlFrame::Bye { last: state.last_sequence }.to_bytes();
-        if let Some(lane) = state.lanes.first() {
-            // As above.
-            lane.monitored.socket.send(bye, zmq::DONTWAIT).ok();
+        let bye = ControlFrame::Bye { last: state.last_sequence };
+        if let Some(lane) = state.lanes.first_mut() {
+            lane.say(&bye);
         }
     }
 
     /// A connection broke or could not be made.
-    fn reconnect_or_lose(&self, state: &mut OutgoingSession, event: ConnectionEvent) {
+    fn reconnect_or_lose(&self, state: &mut OutgoingSession, event: LinkEvent) {
         if let ConnectionStatus::Lost(..) = state.status {
             self.close_lanes(state);
             return;
         }
         let over = state.closed && state.receiver_finished;
-        if event == ConnectionEvent::HandshakeFailed && !state.was_welcomed {
-            return self.lose_channel(state, &self.refusal_error(), None);
+        if event == LinkEvent::HandshakeFailed && !state.was_welcomed {
+            return self.lose_channel(state, &self.route.dialler.refusal_error(), None);
         }
-        state.handshake_broken = event == ConnectionEvent::HandshakeBroken;
-        if over || self.route.transport == Transport::ZMQ_IPC {
+        state.handshake_broken = event == LinkEvent::HandshakeBroken;
+        if over || self.route.is_within_host {
             // Nothing can come between processes of a host: it is gone.
             return self.lose_channel(state, &Error::lost("the receiver's process is gone"), None);
         }
@@ -417,12 +363,12 @@ impl ZeroMqOutgoing {
             ConnectionStatus::Lost(..) => return,
             _ if state.receiver_finished => return,
             ConnectionStatus::Connected => {
-                if self.route.transport == Transport::ZMQ_IPC {
+                if self.route.is_within_host {
                     // The kernel tells at once when a process of this host is gone.
                     return;
                 }
                 if elapsed_since(state.heard_at) > HEARTBEAT_TIMEOUT {
-                    self.reconnect_or_lose(state, ConnectionEvent::NotConnected);
+                    self.reconnect_or_lose(state, LinkEvent::Broken);
                 }
                 for lane in state
                     .lanes
@@ -430,11 +376,7 @@ impl ZeroMqOutgoing {
                     .filter(|lane| elapsed_since(lane.sent_at) > HEARTBEAT_INTERVAL)
                 {
                     lane.sent_at = Deadline::now();
-                    // Where it fails, the connection is broken, which the monitor says.
-                    lane.monitored
-                        .socket
-                        .send(ControlFrame::Heartbeat.to_bytes(), zmq::DONTWAIT)
-                        .ok();
+                    lane.say(&ControlFrame::Heartbeat);
                 }
             }
             ConnectionStatus::Connecting(start) => {
@@ -482,7 +424,7 @@ fn elapsed_since(then: Deadline) -> Duration {
     Duration::from_nanos(Deadline::now().nanoseconds().saturating_sub(then.nanoseconds()))
 }
 
-impl OutgoingChannel for ZeroMqOutgoing {
+impl OutgoingChannel for NetworkOutgoing {
     fn try_send(&self, mut message: Message) -> Result<SendAttempt, Box<NotSent>> {
         // Before anything is locked: a tensor may have to be waited for.
         let largest = usize::try_from(lock(&self.state).largest_tensor_bytes).unwrap_or(usize::MAX);
@@ -586,7 +528,7 @@ impl OutgoingChannel for ZeroMqOutgoing {
     }
 }
 
-impl EventSource for ZeroMqOutgoing {
+impl EventSource for NetworkOutgoing {
     fn on_readable(&self) {
         let mut state = lock(&self.state);
         // What was said comes first: it may be the answer that the time is up for.
@@ -600,7 +542,7 @@ impl EventSource for ZeroMqOutgoing {
     }
 }
 
-impl Drop for ZeroMqOutgoing {
+impl Drop for NetworkOutgoing {
     fn drop(&mut self) {
         self.close_lanes(&mut lock(&self.state));
         if let Some(token) = self.token.get() {
