@@ -18,12 +18,22 @@ fn kilobytes_line(path: &str, key: &str) -> Result<u64> {
     bytes_of_line(&text, key).ok_or_else(|| Error::unsupported(format!("{path} has no line {key}")))
 }
 
-/// The memory of a process: its own, its part of what it shares with others, and of files what it
-/// has touched, whole: how many others have the same program or library in memory must not count.
-pub(crate) fn rollup_bytes(process: u32) -> Result<u64> {
-    let rollup = format!("/proc/{process}/smaps_rollup");
-    let of_files = status_bytes(&process.to_string(), "RssFile")?;
-    let (own, shared) =
-        (kilobytes_line(&rollup, "Pss_Anon")?, kilobytes_line(&rollup, "Pss_Shmem")?);
-    Ok(own + shared + of_files)
+/// The memory of a process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ProcessMemory {
+    /// Its own, and its part of what it shares with others.
+    pub(crate) own_bytes: u64,
+    /// Of files what it has touched, whole: how many others have the same program or library in
+    /// memory must not count.
+    pub(crate) file_bytes: u64,
+}
+
+impl ProcessMemory {
+    pub(crate) fn measure(process: u32) -> Result<Self> {
+        let rollup = format!("/proc/{process}/smaps_rollup");
+        let file_bytes = status_bytes(&process.to_string(), "RssFile")?;
+        let (own, shared) =
+            (kilobytes_line(&rollup, "Pss_Anon")?, kilobytes_line(&rollup, "Pss_Shmem")?);
+        Ok(Self { own_bytes: own + shared, file_bytes })
+    }
 }

@@ -5,13 +5,15 @@ use std::path::Path;
 use serde::Serialize;
 use tessera_core::{ProcessStat, Result};
 
-use super::process_memory::rollup_bytes;
+use super::process_memory::ProcessMemory;
 
 /// What a server and its child processes take together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct ServerFootprint {
     /// Memory, with what several share counted once; files in each that has them mapped.
     pub(crate) memory_bytes: u64,
+    /// What of it are pages of files, such as of the program and of libraries.
+    pub(crate) file_bytes: u64,
     /// Open files and sockets.
     pub(crate) descriptors: usize,
     /// Threads.
@@ -23,17 +25,18 @@ pub(crate) struct ServerFootprint {
 impl ServerFootprint {
     /// Measures the server with this process; an error where it has ended.
     pub(crate) fn measure(server: u32) -> Result<Self> {
-        let mut footprint = Self { memory_bytes: rollup_bytes(server)?, ..Self::default() };
-        footprint.add_process(server);
+        let mut footprint = Self::default();
+        footprint.add_process(server, ProcessMemory::measure(server)?);
         for child in child_processes(server) {
             // One that has just ended takes nothing.
-            footprint.memory_bytes += rollup_bytes(child).unwrap_or(0);
-            footprint.add_process(child);
+            footprint.add_process(child, ProcessMemory::measure(child).unwrap_or_default());
         }
         Ok(footprint)
     }
 
-    fn add_process(&mut self, process: u32) {
+    fn add_process(&mut self, process: u32, memory: ProcessMemory) {
+        self.memory_bytes += memory.own_bytes + memory.file_bytes;
+        self.file_bytes += memory.file_bytes;
         self.descriptors += count_entries(&format!("/proc/{process}/fd"));
         self.threads += count_entries(&format!("/proc/{process}/task"));
         self.processes += 1;

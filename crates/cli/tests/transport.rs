@@ -17,7 +17,11 @@ use common::{command, finish, interrupt, json, length, listing, refuse, succeed,
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 
-const TRANSPORTS: [&str; 4] = ["thread", "shm", "zmq-ipc", "zmq-tcp"];
+const TRANSPORTS: &[&str] = if cfg!(feature = "zeromq") {
+    &["thread", "shm", "tcp", "zmq-ipc", "zmq-tcp"]
+} else {
+    &["thread", "shm", "tcp"]
+};
 
 /// `bench kill` counts the sockets of the whole machine, so it must be the only benchmark.
 static BENCHMARKS: RwLock<()> = RwLock::new(());
@@ -140,14 +144,13 @@ impl Drop for Running {
 }
 
 /// Starts benchmarks that go on for long.
-const LONG: [fn() -> Running; 7] = [
+const LONG: [fn() -> Running; 6] = [
     || long_relay("shm"),
-    || long_relay("zmq-ipc"),
-    || long_relay("zmq-tcp"),
+    || long_relay("tcp"),
     || long_hop("shm"),
-    || long_hop("zmq-tcp"),
+    || long_hop("tcp"),
     || long_kill("shm"),
-    || long_kill("zmq-tcp"),
+    || long_kill("tcp"),
 ];
 
 fn long_relay(transport: &str) -> Running {
@@ -169,7 +172,7 @@ fn long_kill(transport: &str) -> Running {
 fn a_hop_over_every_transport_is_measured_as_often_as_asked_for() {
     let _others = among_others();
     let folder = tempdir().unwrap();
-    for transport in TRANSPORTS {
+    for &transport in TRANSPORTS {
         let arguments =
             ["bench", "hop", "--transport", transport, "--bytes", "4096", "--count", "50"];
         let report = json(folder.path(), &arguments);
@@ -194,7 +197,7 @@ fn a_hop_over_every_transport_is_measured_as_often_as_asked_for() {
 fn a_relay_hands_over_without_a_copy_and_does_not_grow() {
     let _others = among_others();
     let folder = tempdir().unwrap();
-    for transport in ["shm", "zmq-tcp"] {
+    for transport in ["shm", "tcp"] {
         // Memory is compared with that after the first second, so one second would show nothing.
         let report = json(
             folder.path(),
@@ -258,13 +261,13 @@ fn kills_over_shared_memory_leave_nothing_behind() {
 fn kills_over_tcp_leave_nothing_behind() {
     // A seed where they have met before the first is killed: connecting to one that is gone takes
     // 90 ms to fail, and those who learn it after 100 ms are late.
-    kill("zmq-tcp", 6, "2017");
+    kill("tcp", 6, "2017");
 }
 
 #[test]
 fn a_transport_that_does_not_exist_is_refused_with_those_that_do() {
     let folder = tempdir().unwrap();
-    let words = [&["\"pigeon\""][..], &TRANSPORTS].concat();
+    let words = [&["\"pigeon\""][..], TRANSPORTS].concat();
     for benchmark in ["hop", "relay", "kill"] {
         refuse(folder.path(), &["bench", benchmark, "--transport", "pigeon"], &words);
     }

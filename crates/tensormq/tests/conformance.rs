@@ -38,7 +38,8 @@ fn start_endpoint() -> Endpoint {
 
 fn inbox(endpoint: &Endpoint, name: &str, transport: Transport, depth: u32) -> Inbox {
     let newer_family = || "tcp://[::1]:0".to_owned();
-    let socket_address = (transport == Transport::ZMQ_TCP).then(newer_family);
+    let socket_address =
+        [Transport::TCP, Transport::ZMQ_TCP].contains(&transport).then(newer_family);
     let listen = vec![Listen { socket_address, ..Listen::within_host(transport) }];
     let lease = Duration::from_millis(200);
     endpoint

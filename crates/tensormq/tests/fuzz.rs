@@ -16,10 +16,13 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use common::network::Network;
 use common::random::Random;
 use tessera_core::{DType, PoolId, PoolSlot, element_count};
 use tessera_tensormq::layout::{HeaderView, MAX_RANK, TensorDescriptor, TensorPlace, VERSION};
 use tessera_tensormq::{Deadline, TraceContext};
+
+const NETWORK: Network = Network::Tcp;
 
 /// Most bytes that reading a header may ask for at once. The largest is the list of the tensors
 /// that are there; how many and how large ones it promises, and how long a route, must not be

@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use common::honest::undisturbed;
+use common::network::Network;
 use common::random::Random;
 use common::{NOISE, SOON, contains, soon, start_endpoint, until};
 use rustix::event::{EventfdFlags, eventfd};
@@ -16,6 +17,8 @@ use rustix::net;
 use tessera_core::ErrorKind;
 use tessera_tensormq::layout::VERSION;
 use tessera_tensormq::{InboxOptions, Received, Transport};
+
+const NETWORK: Network = Network::Tcp;
 
 /// Connects to an endpoint as processes of its host do.
 fn connect(endpoint_id: u64) -> OwnedFd {

@@ -68,7 +68,8 @@ pub(crate) fn run_experiments(
         let working = output::spinner("starting units");
         let kinds = [ArmKind::Threads, ArmKind::Served, ArmKind::Processes, ArmKind::Zmq];
         let start = |kind| failures.keep_or_report("units", setup.start_arm(arguments, kind, None));
-        let arms: Vec<_> = kinds.into_iter().filter_map(start).collect();
+        let arms: Vec<_> =
+            kinds.into_iter().filter(|kind| kind.is_built_in()).filter_map(start).collect();
         working.finish_and_clear();
         if wants(Latency) {
             latency = failures
@@ -83,7 +84,7 @@ pub(crate) fn run_experiments(
     let (mut clients, mut arrivals, mut kept) = (Vec::new(), Vec::new(), Vec::new());
     for kind in [ArmKind::Zmq, ArmKind::Processes, ArmKind::Threads] {
         let is_kept = wants(Throughput) && kind != ArmKind::Zmq;
-        if !(wants(Clients) || wants(Arrivals) || is_kept) {
+        if !(wants(Clients) || wants(Arrivals) || is_kept) || !kind.is_built_in() {
             continue;
         }
         // One at a time, so that its memory can be told from that of the others.

@@ -52,6 +52,13 @@ pub(crate) enum ArmKind {
     Served,
 }
 
+impl ArmKind {
+    /// Whether this build has what it needs.
+    pub(crate) fn is_built_in(self) -> bool {
+        self != Self::Zmq || Transport::ZMQ_IPC.check_built_in().is_ok()
+    }
+}
+
 impl GpuBenchSetup {
     pub(crate) fn new(arguments: &BenchGpu) -> Result<Self> {
         let meter = GpuMeter::open(arguments.engine.load_options().device)?;

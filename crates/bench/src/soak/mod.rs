@@ -133,8 +133,11 @@ fn ask_while_disturbed(
 }
 
 fn end_findings(before: &ServerFootprint, after: &ServerFootprint) -> Vec<Finding> {
-    let detail =
-        format!("{} after {}", format_bytes(after.memory_bytes), format_bytes(before.memory_bytes));
+    let shown = |footprint: &ServerFootprint| {
+        let ServerFootprint { memory_bytes, file_bytes, .. } = *footprint;
+        format!("{} ({} of files)", format_bytes(memory_bytes), format_bytes(file_bytes))
+    };
+    let detail = format!("{} after {}", shown(after), shown(before));
     let ratio = after.memory_ratio(before);
     let what = "memory over calm a minute later";
     let mut findings = vec![Finding::at_most(what, ratio, MOST_RATIO, "×").with_detail(detail)];

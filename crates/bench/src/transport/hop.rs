@@ -18,9 +18,9 @@ use super::peer::{
 /// Options of `tessera bench hop`.
 #[derive(Args)]
 pub struct BenchHop {
-    /// thread, shm, zmq-ipc or zmq-tcp
-    #[arg(long, default_value = "shm")]
-    pub(crate) transport: Transport,
+    /// thread, shm, tcp, zmq-ipc or zmq-tcp; shm by default, and for streams all between hosts
+    #[arg(long)]
+    pub(crate) transport: Option<Transport>,
     /// Bytes of the tensor
     #[arg(long, default_value_t = 3_211_264)]
     pub(crate) bytes: usize,
@@ -39,10 +39,10 @@ pub struct BenchHop {
     /// How much gets through when tensors follow each other, beside a plain TCP socket
     #[arg(long, conflicts_with = "compare")]
     pub(crate) stream: bool,
-    /// Connections, for streams over zmq-tcp
+    /// Connections, for streams over tcp and zmq-tcp
     #[arg(long, default_value_t = 1)]
     pub(crate) lanes: u16,
-    /// Encrypt (CURVE), for streams over zmq-tcp
+    /// Encrypt streams: with TLS over tcp, with CURVE over zmq-tcp
     #[arg(long)]
     pub(crate) encrypt: bool,
     /// The Python for --compare, with pyzmq (and numpy)
@@ -92,7 +92,7 @@ pub(crate) struct HopPeerTask {
 pub(crate) fn bench_single_hop(arguments: &BenchHop) -> Result<()> {
     let spin = arguments.spin.map(Duration::from_micros);
     let report = measure_hop(HopMeasurement {
-        transport: arguments.transport,
+        transport: arguments.transport.unwrap_or(Transport::SHM),
         bytes: arguments.bytes,
         count: arguments.count,
         gap: Duration::from_micros(arguments.gap),

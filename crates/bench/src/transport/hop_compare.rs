@@ -10,7 +10,7 @@ use tessera_tensormq::{EndpointOptions, Transport};
 
 use super::hop::{BenchHop, HopMeasurement, HopReport, measure_hop};
 use super::peer::median_and_p99;
-use super::stream;
+use super::stream::{self, StreamWay, compare_streams, ways_between_hosts};
 
 /// 4 KB; between blocks of a ResNet-50, at batch 1 and 4.
 const SIZES: [usize; 3] = [4096, 3_211_264, 12_845_056];
@@ -24,8 +24,8 @@ const PICKLED_PROGRAM: &str = include_str!("pickled_zmq.py");
 #[derive(Serialize)]
 struct HopComparison {
     hops: Vec<HopReport>,
-    /// A stream of the middle size over zmq-tcp, beside a plain socket.
-    stream: stream::StreamReport,
+    /// Streams of the middle size over tcp and zmq-tcp, beside a plain socket.
+    streams: Vec<stream::StreamReport>,
     /// What was compared with, or why not.
     python: String,
     /// shm, largest over smallest.
@@ -46,14 +46,16 @@ struct PickledResult {
 
 pub(crate) fn bench_hop_comparison(arguments: &BenchHop) -> Result<()> {
     let (samples, python) = measure_all(arguments)?;
-    let stream = stream::measure_stream(Transport::ZMQ_TCP, SIZES[1], arguments.lanes, false)?;
+    let ways: Vec<StreamWay> =
+        ways_between_hosts().into_iter().filter(|way| !way.encrypted).collect();
+    let streams = compare_streams(&ways, SIZES[1], arguments.lanes)?.streams;
     let ratio = |above, below| paired_ratio(&samples, above, below);
     let report = HopComparison {
         shm_largest_over_smallest: ratio(("shm", SIZES[2]), ("shm", SIZES[0])).unwrap_or(f64::NAN),
         pickled_over_shm: ratio(("pickled, ipc", SIZES[1]), ("shm", SIZES[1])),
         pickled_over_zmq_tcp: ratio(("pickled, tcp", SIZES[1]), ("zmq-tcp", SIZES[1])),
         hops: samples.iter().filter_map(|rounds| median_of(rounds)).collect(),
-        stream,
+        streams,
         python,
     };
     if arguments.json {
@@ -89,10 +91,13 @@ pub(crate) fn bench_hop_comparison(arguments: &BenchHop) -> Result<()> {
         times(report.pickled_over_shm),
         times(report.pickled_over_zmq_tcp)
     ))?;
-    output::print_line(&format!(
-        "stream of 3.2 MB over zmq-tcp: {:.0} MB/s, {:.2} of the {:.0} MB/s of a plain socket",
-        report.stream.mb_per_s, report.stream.ratio, report.stream.plain_socket_mb_per_s
-    ))
+    for stream in &report.streams {
+        output::print_line(&format!(
+            "stream of 3.2 MB over {}: {:.0} MB/s, {:.2} of the {:.0} MB/s of a plain socket",
+            stream.transport, stream.mb_per_s, stream.ratio, stream.plain_socket_mb_per_s
+        ))?;
+    }
+    Ok(())
 }
 
 /// All of them in turns, so that what else the machine does hits all alike.
@@ -100,7 +105,7 @@ fn measure_all(arguments: &BenchHop) -> Result<(Vec<Vec<HopReport>>, String)> {
     let spin = EndpointOptions::default().spin_time;
     let mut samples: Vec<Vec<HopReport>> = Vec::new();
     let mut python = Err("none of the comparisons ran".to_owned());
-    let bar = output::progress_bar((ROUNDS * SIZES.len() * 7) as u64, "measuring");
+    let bar = output::progress_bar((ROUNDS * SIZES.len() * 8) as u64, "measuring");
     for _ in 0..ROUNDS {
         let mut place = 0;
         let mut keep = |hop: HopReport| {
@@ -117,11 +122,16 @@ fn measure_all(arguments: &BenchHop) -> Result<(Vec<Vec<HopReport>>, String)> {
             (Transport::THREAD, Duration::ZERO),
             (Transport::SHM, Duration::ZERO),
             (Transport::SHM, GAP),
+            (Transport::TCP, Duration::ZERO),
             (Transport::ZMQ_IPC, Duration::ZERO),
             (Transport::ZMQ_TCP, Duration::ZERO),
         ] {
+            if transport.check_built_in().is_err() {
+                continue;
+            }
             for bytes in SIZES {
-                let whole = matches!(transport, Transport::ZMQ_IPC | Transport::ZMQ_TCP);
+                let whole =
+                    matches!(transport, Transport::TCP | Transport::ZMQ_IPC | Transport::ZMQ_TCP);
                 let count = match () {
                     () if whole && bytes > 100_000 => 200,
                     () if whole || gap > Duration::ZERO => 2000,

@@ -133,8 +133,11 @@ pub(crate) fn from_json<T: DeserializeOwned>(text: &str) -> Result<T> {
 
 /// An inbox that can be reached over `transport`.
 pub(crate) fn inbox_options(transport: Transport, encrypted: bool) -> InboxOptions {
-    let security =
-        if encrypted { Security::Curve { allowed: Vec::new() } } else { Security::Plain };
+    let security = match (encrypted, transport) {
+        (false, _) => Security::Plain,
+        (true, Transport::TCP) => Security::Tls,
+        (true, _) => Security::Curve { allowed: Vec::new() },
+    };
     let listen = vec![Listen { security, ..Listen::within_host(transport) }];
     InboxOptions { listen, ..InboxOptions::default() }
 }

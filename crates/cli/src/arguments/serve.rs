@@ -100,7 +100,7 @@ pub(crate) struct ServeArguments {
     /// launch as CUDA graphs
     #[arg(long)]
     pub(crate) no_cuda_graphs: bool,
-    /// How tensors go between processes, to compare: shm, zmq-ipc or zmq-tcp (whole tensors)
+    /// How tensors go between processes, to compare: shm, tcp, zmq-ipc or zmq-tcp (whole tensors)
     /// [default: shm]
     #[arg(long, value_name = "TRANSPORT")]
     pub(crate) transport: Option<Transport>,
@@ -300,7 +300,7 @@ impl ServeArguments {
     fn transport_between_processes(&self) -> Result<Option<Transport>> {
         if self.transport == Some(Transport::THREAD) {
             return Err(Error::usage(
-                "--transport thread leads to no other process, expected shm, zmq-ipc or zmq-tcp",
+                "--transport thread leads to no other process, expected shm, tcp, zmq-ipc or zmq-tcp",
             ));
         }
         Ok(self.transport)

@@ -4,8 +4,8 @@
 #![allow(dead_code, reason = "every test binary uses a part of this")]
 
 pub(crate) mod honest;
+pub(crate) mod network;
 pub(crate) mod random;
-#[cfg(feature = "zeromq")]
 pub(crate) mod raw;
 pub(crate) mod relay;
 
@@ -13,12 +13,13 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tessera_core::{DType, Tensor};
+use tessera_core::{DType, ErrorKind, Tensor};
 use tessera_tensormq::{
-    Address, ConnectOptions, Endpoint, EndpointOptions, Inbox, InboxOptions, Listen, ListenAddress,
-    Message, MessageFate, Received, RequestId, Security, Sender, Transport, Wait,
+    Address, ConnectOptions, Endpoint, Inbox, InboxOptions, Listen, ListenAddress, Message,
+    MessageFate, Received, RequestId, Security, Sender, Wait,
 };
 
+use crate::NETWORK;
 use relay::Relay;
 
 /// Number of the endpoint that those who send nonsense say they have.
@@ -59,17 +60,17 @@ pub(crate) fn contains(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 pub(crate) fn start_endpoint() -> Endpoint {
-    Endpoint::start(EndpointOptions::default()).unwrap()
+    Endpoint::start(NETWORK.endpoint_options()).unwrap()
 }
 
 pub(crate) fn listen(socket_address: &str, security: Security) -> Vec<Listen> {
     let socket_address = Some(socket_address.to_owned());
-    vec![Listen { socket_address, security, ..Listen::within_host(Transport::ZMQ_TCP) }]
+    vec![Listen { socket_address, security, ..Listen::within_host(NETWORK.transport()) }]
 }
 
 pub(crate) fn options(lease: Duration) -> InboxOptions {
     InboxOptions {
-        listen: listen(LOCAL, Security::Plain),
+        listen: listen(LOCAL, NETWORK.security()),
         session_lease: lease,
         ..InboxOptions::default()
     }
@@ -82,12 +83,12 @@ pub(crate) fn elsewhere(inbox: &Inbox) -> Address {
 
 /// The inbox as it looks from another host, found where and with which key is said.
 pub(crate) fn elsewhere_at(inbox: &Inbox, listener: ListenAddress) -> Address {
-    elsewhere(inbox).with_listener(Transport::ZMQ_TCP, listener)
+    elsewhere(inbox).with_listener(NETWORK.transport(), listener)
 }
 
 /// Where it listens for other hosts.
 pub(crate) fn tcp_listener(inbox: &Inbox) -> ListenAddress {
-    inbox.address().listener_of(Transport::ZMQ_TCP).cloned().unwrap()
+    inbox.address().listener_of(NETWORK.transport()).cloned().unwrap()
 }
 
 pub(crate) fn socket_address(inbox: &Inbox) -> String {
@@ -109,7 +110,7 @@ pub(crate) fn pair(options: &InboxOptions, lanes: u16) -> Pair {
     let relay = Relay::before(&inbox);
     let connect = ConnectOptions { lanes, ..ConnectOptions::default() };
     let sender = from.connect_with_options(&relay.address(&inbox), &connect).unwrap();
-    assert_eq!(sender.peer().transport, Transport::ZMQ_TCP);
+    assert_eq!(sender.peer().transport, NETWORK.transport());
     Pair { from, to, inbox, relay, sender }
 }
 
@@ -151,4 +152,32 @@ pub(crate) fn fates(sender: &mut Sender) -> BTreeMap<u128, MessageFate> {
     }
     assert!(sender.take_failed_messages().is_empty());
     fates
+}
+
+/// Sends a little and much, which arrives, and leaves.
+pub(crate) fn exchange(from: &Endpoint, address: &Address, inbox: &mut Inbox) {
+    let mut sender = from.connect(address).unwrap();
+    for (request, len) in [(1, 100), (2, 1 << 20)] {
+        let tensors = vec![payload(request, len)];
+        sender.send(message(request).with_tensors(tensors), soon()).unwrap();
+        let received = receive(inbox);
+        assert_eq!(received.request(), RequestId(request));
+        check_payload(&received, len);
+    }
+    sender.wait_until_finished(soon()).unwrap();
+    drop(sender);
+    match inbox.receive(soon()) {
+        Some(Received::Closed(peer)) => assert_eq!(peer.endpoint_id, from.id()),
+        other => panic!("expected the end, got {other:?}"),
+    }
+}
+
+/// Connects, and is refused before the time is over.
+pub(crate) fn refused(from: &Endpoint, address: &Address) {
+    let timeout = Duration::from_secs(2);
+    let start = Instant::now();
+    let options = ConnectOptions { timeout, ..ConnectOptions::default() };
+    let error = from.connect_with_options(address, &options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(start.elapsed() < timeout + SLACK, "{:?}", start.elapsed());
 }

@@ -1,11 +1,17 @@
 //! Messages made by hand, and somebody who sends them.
 
+use std::cell::RefCell;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use tessera_core::DType;
 use tessera_tensormq::layout::VERSION;
 
+#[cfg(feature = "zeromq")]
+use super::network::Network;
 use super::{NOISE, SOON};
+use crate::NETWORK;
 
 pub(crate) const WELCOME: u8 = 2;
 pub(crate) const REFUSED: u8 = 3;
@@ -16,7 +22,7 @@ pub(crate) const ROUTE: [u8; 3] = [0xff, 0, b'r'];
 pub(crate) const ACCEPTED_AGO: Duration = Duration::from_secs(30);
 pub(crate) const MADE_AGO: Duration = Duration::from_secs(10);
 
-/// What `src/transport/zeromq/control_frame.rs` calls a hello.
+/// What `src/transport/network/control_frame.rs` calls a hello.
 pub(crate) fn hello(session: u128, inbox: &str) -> Vec<u8> {
     let mut bytes = b"TsMC".to_vec();
     bytes.extend(VERSION.to_le_bytes());
@@ -77,33 +83,109 @@ pub(crate) fn post(request: u128, sequence: u64, sizes: &[usize]) -> Vec<Vec<u8>
     frames
 }
 
-/// Somebody who connects to an inbox with ZeroMQ and says what it likes.
-pub(crate) struct Raw(zmq::Socket);
+/// Somebody who connects to an inbox and says what it likes.
+pub(crate) struct Raw {
+    socket_address: String,
+    socket: RefCell<RawSocket>,
+}
+
+enum RawSocket {
+    Tcp(TcpStream),
+    #[cfg(feature = "zeromq")]
+    ZeroMq(zmq::Socket),
+}
+
+impl RawSocket {
+    fn connect(socket_address: &str) -> Self {
+        match NETWORK {
+            #[cfg(feature = "zeromq")]
+            Network::ZeroMq => Self::ZeroMq(zeromq_socket(socket_address)),
+            _ => {
+                let socket = TcpStream::connect(socket_address.strip_prefix("tcp://").unwrap());
+                let socket = socket.unwrap();
+                socket.set_read_timeout(Some(SOON)).unwrap();
+                Self::Tcp(socket)
+            }
+        }
+    }
+
+    /// Sends a message; an error where it was thrown out.
+    fn send(&mut self, frames: &[Vec<u8>]) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => {
+                let mut bytes = (frames.len() as u32).to_le_bytes().to_vec();
+                frames.iter().for_each(|frame| bytes.extend((frame.len() as u64).to_le_bytes()));
+                frames.iter().for_each(|frame| bytes.extend(frame));
+                socket.write_all(&bytes)
+            }
+            #[cfg(feature = "zeromq")]
+            Self::ZeroMq(socket) => {
+                socket.send_multipart(frames, 0).unwrap();
+                Ok(())
+            }
+        }
+    }
+
+    /// What is said next; an error where it was thrown out.
+    fn receive(&mut self) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Tcp(socket) => {
+                let (mut count, mut length) = ([0; 4], [0; 8]);
+                socket.read_exact(&mut count)?;
+                assert_eq!(u32::from_le_bytes(count), 1);
+                socket.read_exact(&mut length)?;
+                let mut frame = vec![0; u64::from_le_bytes(length) as usize];
+                socket.read_exact(&mut frame)?;
+                Ok(frame)
+            }
+            #[cfg(feature = "zeromq")]
+            Self::ZeroMq(socket) => Ok(socket.recv_bytes(0).expect("an answer")),
+        }
+    }
+}
+
+#[cfg(feature = "zeromq")]
+fn zeromq_socket(socket_address: &str) -> zmq::Socket {
+    static CONTEXT: std::sync::LazyLock<zmq::Context> = std::sync::LazyLock::new(zmq::Context::new);
+    let socket = CONTEXT.socket(zmq::DEALER).unwrap();
+    socket.set_ipv6(true).unwrap();
+    socket.set_linger(2000).unwrap();
+    socket.set_sndhwm(0).unwrap();
+    socket.set_rcvtimeo(SOON.as_millis() as i32).unwrap();
+    socket.connect(socket_address).unwrap();
+    socket
+}
 
 impl Raw {
-    pub(crate) fn connect(context: &zmq::Context, socket_address: &str) -> Self {
-        let socket = context.socket(zmq::DEALER).unwrap();
-        socket.set_ipv6(true).unwrap();
-        socket.set_linger(2000).unwrap();
-        socket.set_sndhwm(0).unwrap();
-        socket.set_rcvtimeo(SOON.as_millis() as i32).unwrap();
-        socket.connect(socket_address).unwrap();
-        Self(socket)
+    pub(crate) fn connect(socket_address: &str) -> Self {
+        let socket = RefCell::new(RawSocket::connect(socket_address));
+        Self { socket_address: socket_address.to_owned(), socket }
     }
 
     pub(crate) fn say(&self, frames: &[Vec<u8>]) {
-        self.0.send_multipart(frames, 0).unwrap();
+        // Where it was thrown out, it notices when it listens.
+        self.socket.borrow_mut().send(frames).ok();
     }
 
     pub(crate) fn hear(&self) -> Vec<u8> {
-        let frame = self.0.recv_bytes(0).expect("an answer");
+        let frame = self.socket.borrow_mut().receive().expect("an answer");
         assert!(frame.starts_with(b"TsMC") && frame.len() > 6, "{frame:?}");
         frame
     }
 
-    /// Says hello, and passes over what is said of sessions before.
+    /// Says hello, and passes over what is said of sessions before; anew where it is thrown out.
     pub(crate) fn enter(&self, session: u128) {
         self.say(&[hello(session, "unit")]);
-        while self.hear()[6] != WELCOME {}
+        loop {
+            let heard = self.socket.borrow_mut().receive();
+            match heard {
+                Ok(frame) if frame[6] == WELCOME => return,
+                Ok(_) => {}
+                Err(_) => {
+                    *self.socket.borrow_mut() = RawSocket::connect(&self.socket_address);
+                    self.say(&[hello(session, "unit")]);
+                }
+            }
+        }
     }
 }

@@ -1,17 +1,18 @@
 //! A connection that both ends have: a queue and a thread for what is sent, a thread that reads.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::net::sockopt;
 use tessera_core::{Error, Result, lock};
 
-use super::message_reader::{MessageReader, message_head};
+use super::message_reader::{MessageReader, WaitableRead, message_head};
+use super::tls_identity::EndableConnection;
 use super::wire_socket::WireSocket;
 use crate::transport::network::HEARTBEAT_TIMEOUT;
 use crate::transport::network::link::LinkFrame;
@@ -56,6 +57,8 @@ impl Connection {
             reading.break_off();
             on_end(error);
         })?;
+        let weak: Weak<Self> = Arc::downgrade(&connection);
+        connection.wire.watch_peer(weak);
         Ok(connection)
     }
 
@@ -140,9 +143,15 @@ impl Connection {
     }
 }
 
+impl EndableConnection for Connection {
+    fn end_at_once(&self) {
+        self.break_off();
+    }
+}
+
 /// Hands on what comes until nothing does, and why.
 fn read_messages(
-    input: impl Read,
+    input: impl WaitableRead,
     largest_frame: usize,
     on_message: impl Fn(Vec<Bytes>),
 ) -> io::Error {

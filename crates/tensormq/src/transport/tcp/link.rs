@@ -191,7 +191,7 @@ fn secure_socket(
     socket: TcpStream,
     tls: Option<&(TlsIdentity, String)>,
 ) -> Result<WireSocket, LinkEvent> {
-    let Some((identity, name)) = tls else { return Ok(WireSocket::new(socket, None)) };
+    let Some((identity, name)) = tls else { return Ok(WireSocket::plain(socket)) };
     let limited = |timeout| socket.set_read_timeout(timeout).map_err(|_| LinkEvent::Broken);
     limited(Some(HEARTBEAT_TIMEOUT))?;
     let connection = identity.connect_to(name, &socket).map_err(|error| match error.kind() {
@@ -199,7 +199,7 @@ fn secure_socket(
         _ => LinkEvent::HandshakeBroken,
     })?;
     limited(None)?;
-    Ok(WireSocket::new(socket, Some(connection)))
+    Ok(WireSocket::encrypted(socket, identity.clone(), connection))
 }
 
 impl DialledLink for TcpLink {

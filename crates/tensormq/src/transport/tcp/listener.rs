@@ -111,11 +111,11 @@ impl ListenerShared {
 
     fn secure_socket(&self, socket: TcpStream) -> Option<WireSocket> {
         configure_socket(&socket).ok()?;
-        let Some(identity) = &self.tls else { return Some(WireSocket::new(socket, None)) };
+        let Some(identity) = &self.tls else { return Some(WireSocket::plain(socket)) };
         socket.set_read_timeout(Some(HEARTBEAT_TIMEOUT)).ok()?;
         let connection = identity.accept_from(&socket).ok()?;
         socket.set_read_timeout(None).ok()?;
-        Some(WireSocket::new(socket, Some(connection)))
+        Some(WireSocket::encrypted(socket, identity.clone(), connection))
     }
 
     fn add_connection(self: &Arc<Self>, wire: WireSocket) {
@@ -204,8 +204,12 @@ impl Drop for TcpConnections {
     }
 }
 
-/// Binds a socket; for a moment longer where an inbox was there that is closed.
+/// Binds a socket; `*` is all addresses, of both families where the host has them.
 pub(super) fn bind_socket(host_and_port: &str) -> Result<TcpListener> {
-    TcpListener::bind(host_and_port)
-        .map_err(|error| Error::from_io(format!("tcp://{host_and_port}"), &error))
+    let bound = match host_and_port.strip_prefix("*:") {
+        Some(port) => TcpListener::bind(format!("[::]:{port}"))
+            .or_else(|_| TcpListener::bind(format!("0.0.0.0:{port}"))),
+        None => TcpListener::bind(host_and_port),
+    };
+    bound.map_err(|error| Error::from_io(format!("tcp://{host_and_port}"), &error))
 }

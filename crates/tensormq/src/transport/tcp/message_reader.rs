@@ -10,6 +10,7 @@
 
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tessera_core::lock;
@@ -31,6 +32,15 @@ pub(super) fn message_head(lengths: impl ExactSizeIterator<Item = usize>) -> Vec
     head
 }
 
+/// How long a connection keeps memory through which nothing comes.
+const IDLE_TIME: Duration = Duration::from_secs(5);
+
+/// What messages are read from.
+pub(super) trait WaitableRead: Read {
+    /// Whether there is something to read, or an end, before this time is over.
+    fn has_input_within(&mut self, time: Duration) -> io::Result<bool>;
+}
+
 /// Reads messages from a connection.
 pub(super) struct MessageReader<R> {
     input: R,
@@ -39,7 +49,7 @@ pub(super) struct MessageReader<R> {
     buffers: Arc<FrameBuffers>,
 }
 
-impl<R: Read> MessageReader<R> {
+impl<R: WaitableRead> MessageReader<R> {
     /// Takes frames of this size at most.
     pub(super) fn new(input: R, largest_frame: usize) -> Self {
         let largest_frame = largest_frame.max(MAX_HEADER);
@@ -48,6 +58,10 @@ impl<R: Read> MessageReader<R> {
 
     /// Waits for the next message; an error where the connection ends or breaks the rules.
     pub(super) fn read_message(&mut self) -> io::Result<Vec<Bytes>> {
+        if !self.input.has_input_within(IDLE_TIME)? {
+            // Nothing comes: the memory is better used elsewhere.
+            self.buffers.release_memory();
+        }
         let mut count = [0; 4];
         self.input.read_exact(&mut count)?;
         let count = u32::from_le_bytes(count) as usize;
@@ -69,14 +83,11 @@ impl<R: Read> MessageReader<R> {
     }
 
     fn read_frame(&mut self, length: usize) -> io::Result<Bytes> {
-        let mut buffer = self.buffers.take_buffer(length);
-        // Into memory that was not written before: nobody reads it where less comes.
-        let read = (&mut self.input).take(length as u64).read_to_end(&mut buffer)?;
-        if read < length {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+        let mut memory = self.buffers.take_memory(length);
+        // As much at a time as has come.
+        self.input.read_exact(&mut memory[..length])?;
         let buffers = Arc::downgrade(&self.buffers);
-        Ok(Bytes::from_owner(FrameBuffer { buffer, buffers }))
+        Ok(Bytes::from_owner(FrameBuffer { memory, length, buffers }))
     }
 }
 
@@ -93,50 +104,87 @@ fn broken_rules(what: &str) -> io::Error {
 struct FrameBuffers(Mutex<Vec<Vec<u8>>>);
 
 impl FrameBuffers {
-    /// An empty buffer with room for so many bytes.
-    fn take_buffer(&self, length: usize) -> Vec<u8> {
+    /// At least so many bytes, of which some were another frame.
+    fn take_memory(&self, length: usize) -> Vec<u8> {
         if length >= SMALLEST_KEPT {
             let mut kept = lock(&self.0);
-            let fits = |buffer: &Vec<u8>| (length..=2 * length).contains(&buffer.capacity());
-            if let Some(found) = kept.iter().position(fits) {
-                return kept.swap_remove(found);
+            let fits = |memory: &Vec<u8>| (length..=2 * length).contains(&memory.len());
+            if let Some(found) = kept.iter().rposition(fits) {
+                return kept.remove(found);
             }
         }
-        Vec::with_capacity(length)
+        // Zeros that the system has at hand: they are not written here.
+        vec![0; length]
+    }
+
+    fn release_memory(&self) {
+        let kept = std::mem::take(&mut *lock(&self.0));
+        drop(kept);
     }
 }
 
 /// A frame, whose memory is used again.
 struct FrameBuffer {
-    buffer: Vec<u8>,
+    memory: Vec<u8>,
+    length: usize,
     buffers: Weak<FrameBuffers>,
 }
 
 impl AsRef<[u8]> for FrameBuffer {
     fn as_ref(&self) -> &[u8] {
-        &self.buffer
+        &self.memory[..self.length]
     }
 }
 
 impl Drop for FrameBuffer {
     fn drop(&mut self) {
-        if self.buffer.capacity() < SMALLEST_KEPT {
+        if self.memory.len() < SMALLEST_KEPT {
             return;
         }
         let Some(buffers) = self.buffers.upgrade() else { return };
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
         let mut kept = lock(&buffers.0);
         if kept.len() >= MOST_KEPT {
             kept.remove(0);
         }
-        kept.push(buffer);
+        kept.push(std::mem::take(&mut self.memory));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nothing comes before what there is.
+    struct Late<'a>(&'a [u8]);
+
+    impl Read for Late<'_> {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            self.0.read(to)
+        }
+    }
+
+    impl WaitableRead for Late<'_> {
+        fn has_input_within(&mut self, _: Duration) -> io::Result<bool> {
+            Ok(false)
+        }
+    }
+
+    impl WaitableRead for &[u8] {
+        fn has_input_within(&mut self, _: Duration) -> io::Result<bool> {
+            Ok(true)
+        }
+    }
+
+    #[test]
+    fn memory_is_given_back_where_nothing_comes() {
+        let bytes = [message(&[b"hello"]), message(&[&[7; 100_000]])].concat();
+        let mut reader = MessageReader::new(Late(&bytes), 1 << 20);
+        drop(reader.read_message().unwrap());
+        drop(reader.read_message().unwrap());
+        assert_eq!(lock(&reader.buffers.0).len(), 1);
+        assert!(reader.read_message().is_err());
+        assert!(lock(&reader.buffers.0).is_empty());
+    }
 
     fn message(frames: &[&[u8]]) -> Vec<u8> {
         let mut bytes = message_head(frames.iter().map(|frame| frame.len()));

@@ -3,9 +3,12 @@
 use std::fmt;
 use std::io;
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::ring::cipher_suite::{
+    TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
@@ -13,20 +16,132 @@ use rustls::{
     ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
     crypto, version,
 };
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Result, lock};
 
-/// A certificate with its key, and the authority of those who may connect.
+use super::peer_verifier::{PeerVerifier, RemovedPeers, certificate_names};
+
+/// A certificate with its key, and the authority of those who may connect. What has a copy of it
+/// sees it renewed, and whom it does not believe any more.
 #[derive(Clone)]
-pub struct TlsIdentity {
+pub struct TlsIdentity(Arc<IdentityShared>);
+
+struct IdentityShared {
+    name: String,
+    removed: RemovedPeers,
+    state: Mutex<IdentityState>,
+}
+
+struct IdentityState {
+    configs: TlsConfigs,
+    /// What is open, with whom.
+    connections: Vec<(Vec<String>, Weak<dyn EndableConnection>)>,
+}
+
+/// How hands are shaken.
+#[derive(Clone)]
+struct TlsConfigs {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
-    name: String,
+}
+
+/// A connection that can be ended.
+pub(super) trait EndableConnection: Send + Sync {
+    /// Ends it at once.
+    fn end_at_once(&self);
 }
 
 impl TlsIdentity {
     /// From PEM: the certificate with those between it and its authority, its key, and the
     /// authority. `name` is one of the certificate's own.
     pub fn from_pem(name: &str, certificate: &str, key: &str, authority: &str) -> Result<Self> {
+        let removed = RemovedPeers::default();
+        let configs = TlsConfigs::from_pem(name, certificate, key, authority, &removed)?;
+        let state = Mutex::new(IdentityState { configs, connections: Vec::new() });
+        Ok(Self(Arc::new(IdentityShared { name: name.to_owned(), removed, state })))
+    }
+
+    /// Has another certificate from now on. Connections that there are go on.
+    pub fn renew(&self, certificate: &str, key: &str, authority: &str) -> Result<()> {
+        let IdentityShared { name, removed, state } = &*self.0;
+        lock(state).configs = TlsConfigs::from_pem(name, certificate, key, authority, removed)?;
+        Ok(())
+    }
+
+    /// The names that are refused from now on, and no others. Connections with them end at once.
+    pub fn set_removed_peers(&self, names: impl IntoIterator<Item = String>) {
+        let IdentityShared { removed, state, .. } = &*self.0;
+        let mut state = lock(state);
+        removed.set_names(names.into_iter().collect());
+        let ending = state.connections.extract_if(.., |(peer, _)| removed.contains_any(peer));
+        let ending: Vec<_> = ending.filter_map(|(_, open)| open.upgrade()).collect();
+        drop(state);
+        for connection in ending {
+            connection.end_at_once();
+        }
+    }
+
+    /// The name under which others know it.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn configs(&self) -> TlsConfigs {
+        lock(&self.0.state).configs.clone()
+    }
+
+    /// Shakes hands with whoever we connected to, who must have this name.
+    pub(super) fn connect_to(&self, name: &str, socket: &TcpStream) -> io::Result<Connection> {
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+        let connection = ClientConnection::new(self.configs().client, name);
+        self.shake_hands(Connection::Client(connection.map_err(io::Error::other)?), socket)
+    }
+
+    /// Shakes hands with whoever connected to us.
+    pub(super) fn accept_from(&self, socket: &TcpStream) -> io::Result<Connection> {
+        let connection = ServerConnection::new(self.configs().server);
+        self.shake_hands(Connection::Server(connection.map_err(io::Error::other)?), socket)
+    }
+
+    fn shake_hands(
+        &self,
+        mut connection: Connection,
+        mut socket: &TcpStream,
+    ) -> io::Result<Connection> {
+        while connection.is_handshaking() || connection.wants_write() {
+            connection.complete_io(&mut socket)?;
+        }
+        if self.0.removed.contains_any(&peer_names(&connection)) {
+            return Err(io::Error::other("it does not belong to us any more"));
+        }
+        Ok(connection)
+    }
+
+    /// Has a connection ended when whoever is at its other end does not belong to us any more.
+    pub(super) fn watch_connection(&self, peer: Vec<String>, open: Weak<dyn EndableConnection>) {
+        let mut state = lock(&self.0.state);
+        if self.0.removed.contains_any(&peer) {
+            drop(state);
+            return open.upgrade().into_iter().for_each(|open| open.end_at_once());
+        }
+        state.connections.retain(|(_, open)| open.strong_count() > 0);
+        state.connections.push((peer, open));
+    }
+}
+
+/// The names of whoever is at the other end.
+pub(super) fn peer_names(connection: &Connection) -> Vec<String> {
+    let own = connection.peer_certificates().and_then(|chain| chain.first());
+    own.map(certificate_names).unwrap_or_default()
+}
+
+impl TlsConfigs {
+    fn from_pem(
+        name: &str,
+        certificate: &str,
+        key: &str,
+        authority: &str,
+        removed: &RemovedPeers,
+    ) -> Result<Self> {
         let wrong = |what: &str, error: &dyn fmt::Display| {
             Error::usage(format!("{what} of \"{name}\": {error}"))
         };
@@ -39,61 +154,57 @@ impl TlsIdentity {
         for root in parse_certificates(authority).map_err(|e| wrong("the authority", &e))? {
             roots.add(root).map_err(|error| wrong("the authority", &error))?;
         }
-        let (roots, provider) = (Arc::new(roots), Arc::new(crypto::ring::default_provider()));
+        let (roots, provider) = (Arc::new(roots), Arc::new(crypto_provider()));
         let fail = |error: rustls::Error| wrong("TLS", &error);
-        let clients =
+        let believed =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
                 .build()
                 .map_err(|error| wrong("the authority", &error))?;
         let servers = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
             .build()
             .map_err(|error| wrong("the authority", &error))?;
+        let clients = Arc::new(PeerVerifier { believed, removed: removed.clone() });
         let versions = &[&version::TLS13];
-        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(versions)
             .map_err(fail)?
             .with_client_cert_verifier(clients)
             .with_single_cert(certificates.clone(), key.clone_key())
             .map_err(fail)?;
-        let client = ClientConfig::builder_with_provider(provider)
+        let mut client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
             .map_err(fail)?
             .with_webpki_verifier(servers)
             .with_client_auth_cert(certificates, key)
             .map_err(fail)?;
-        Ok(Self { client: Arc::new(client), server: Arc::new(server), name: name.to_owned() })
+        // Nobody comes back without showing a certificate that is good now.
+        server.send_tls13_tickets = 0;
+        client.resumption = Resumption::disabled();
+        Ok(Self { client: Arc::new(client), server: Arc::new(server) })
     }
+}
 
-    /// The name under which others know it.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
+/// Encrypts with what this processor is quick at.
+fn crypto_provider() -> crypto::CryptoProvider {
+    let (quick, other) = (TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256);
+    let cipher_suites = if computes_aes() { vec![quick, other] } else { vec![other, quick] };
+    crypto::CryptoProvider { cipher_suites, ..crypto::ring::default_provider() }
+}
 
-    /// Shakes hands with whoever we connected to, who must have this name.
-    pub(super) fn connect_to(&self, name: &str, socket: &TcpStream) -> io::Result<Connection> {
-        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        let connection = ClientConnection::new(Arc::clone(&self.client), name);
-        shake_hands(Connection::Client(connection.map_err(io::Error::other)?), socket)
-    }
-
-    /// Shakes hands with whoever connected to us.
-    pub(super) fn accept_from(&self, socket: &TcpStream) -> io::Result<Connection> {
-        let connection = ServerConnection::new(Arc::clone(&self.server));
-        shake_hands(Connection::Server(connection.map_err(io::Error::other)?), socket)
-    }
+/// Whether the processor has instructions for AES.
+fn computes_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("aes") && is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return false;
 }
 
 impl fmt::Debug for TlsIdentity {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.debug_struct("TlsIdentity").field("name", &self.name).finish_non_exhaustive()
+        to.debug_struct("TlsIdentity").field("name", &self.0.name).finish_non_exhaustive()
     }
-}
-
-fn shake_hands(mut connection: Connection, mut socket: &TcpStream) -> io::Result<Connection> {
-    while connection.is_handshaking() || connection.wants_write() {
-        connection.complete_io(&mut socket)?;
-    }
-    Ok(connection)
 }
 
 fn parse_certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>> {

@@ -3,10 +3,17 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Mutex;
+use std::ops::Range;
+use std::sync::{Mutex, Weak};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustls::Connection;
 use tessera_core::lock;
+
+use super::message_reader::WaitableRead;
+use super::tls_identity::{EndableConnection, TlsIdentity, peer_names};
 
 /// Bytes that are encrypted at a time.
 const PLAIN_CHUNK: usize = 256 << 10;
@@ -16,15 +23,32 @@ const CIPHER_CHUNK: usize = 256 << 10;
 /// A connection.
 pub(super) struct WireSocket {
     socket: TcpStream,
+    /// As whom we shook hands.
+    identity: Option<TlsIdentity>,
     tls: Option<Mutex<Connection>>,
     /// Held while something is encrypted and sent: records are numbered.
     sending: Mutex<Vec<u8>>,
 }
 
 impl WireSocket {
-    /// Over a socket that blocks; `tls` has shaken hands.
-    pub(super) fn new(socket: TcpStream, tls: Option<Connection>) -> Self {
-        Self { socket, tls: tls.map(Mutex::new), sending: Mutex::default() }
+    /// Over a socket that blocks, in the clear.
+    pub(super) fn plain(socket: TcpStream) -> Self {
+        Self { socket, identity: None, tls: None, sending: Mutex::default() }
+    }
+
+    /// Over a socket that blocks, through which hands were shaken.
+    pub(super) fn encrypted(socket: TcpStream, identity: TlsIdentity, mut tls: Connection) -> Self {
+        // What is encrypted is taken from it at once.
+        tls.set_buffer_limit(None);
+        let (identity, tls) = (Some(identity), Some(Mutex::new(tls)));
+        Self { socket, identity, tls, sending: Mutex::default() }
+    }
+
+    /// Has a connection over it ended when its other end does not belong to us any more.
+    pub(super) fn watch_peer(&self, connection: Weak<dyn EndableConnection>) {
+        if let (Some(identity), Some(tls)) = (&self.identity, &self.tls) {
+            identity.watch_connection(peer_names(&lock(tls)), connection);
+        }
     }
 
     pub(super) fn socket(&self) -> &TcpStream {
@@ -85,7 +109,7 @@ impl WireSocket {
     /// What reads from it where it is encrypted; for one thread. Else the socket is to be read.
     pub(super) fn decrypting_reader(&self) -> Option<DecryptingReader<'_>> {
         let tls = self.tls.as_ref()?;
-        Some(DecryptingReader { wire: self, tls, ciphertext: vec![0; CIPHER_CHUNK] })
+        Some(DecryptingReader { wire: self, tls, ciphertext: vec![0; CIPHER_CHUNK], unread: 0..0 })
     }
 }
 
@@ -119,7 +143,55 @@ fn write_all_vectored(mut socket: &TcpStream, parts: &[&[u8]]) -> io::Result<()>
 pub(super) struct DecryptingReader<'a> {
     wire: &'a WireSocket,
     tls: &'a Mutex<Connection>,
+    /// What came, of which `unread` is not decrypted yet.
     ciphertext: Vec<u8>,
+    unread: Range<usize>,
+}
+
+impl DecryptingReader<'_> {
+    /// Waits for more where all that came is decrypted.
+    fn fill_ciphertext(&mut self) -> io::Result<()> {
+        if self.unread.is_empty() {
+            let count = (&self.wire.socket).read(&mut self.ciphertext)?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.unread = 0..count;
+        }
+        Ok(())
+    }
+
+    /// Decrypts some of what came: as much as TLS keeps until it is read.
+    fn decrypt_some(&mut self) -> io::Result<()> {
+        let mut connection = lock(self.tls);
+        let mut rest = &self.ciphertext[self.unread.clone()];
+        connection.read_tls(&mut rest)?;
+        self.unread.start = self.unread.end - rest.len();
+        connection.process_new_packets().map_err(io::Error::other)?;
+        let has_to_say = connection.wants_write();
+        drop(connection);
+        if has_to_say { self.wire.flush_tls(self.tls) } else { Ok(()) }
+    }
+}
+
+impl WaitableRead for &TcpStream {
+    fn has_input_within(&mut self, time: Duration) -> io::Result<bool> {
+        let mut socket = [PollFd::new(self, PollFlags::IN)];
+        let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
+        match poll(&mut socket, Some(&timeout)) {
+            Ok(ready) => Ok(ready > 0),
+            // Whoever asks looks again.
+            Err(Errno::INTR) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl WaitableRead for DecryptingReader<'_> {
+    fn has_input_within(&mut self, time: Duration) -> io::Result<bool> {
+        let has_rest = !self.unread.is_empty() || !lock(self.tls).wants_read();
+        if has_rest { Ok(true) } else { (&self.wire.socket).has_input_within(time) }
+    }
 }
 
 impl Read for DecryptingReader<'_> {
@@ -129,23 +201,8 @@ impl Read for DecryptingReader<'_> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }
-            let count = (&self.wire.socket).read(&mut self.ciphertext)?;
-            if count == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            let mut rest = &self.ciphertext[..count];
-            let mut connection = lock(self.tls);
-            while !rest.is_empty() {
-                if connection.read_tls(&mut rest)? == 0 {
-                    break;
-                }
-                connection.process_new_packets().map_err(io::Error::other)?;
-            }
-            let has_to_say = connection.wants_write();
-            drop(connection);
-            if has_to_say {
-                self.wire.flush_tls(self.tls)?;
-            }
+            self.fill_ciphertext()?;
+            self.decrypt_some()?;
         }
     }
 }

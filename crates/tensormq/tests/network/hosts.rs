@@ -2,8 +2,6 @@
 //!
 //! Needs root and `ip`; says so and does nothing where they are missing.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
@@ -11,10 +9,10 @@ use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tessera_core::{DType, Tensor};
-use tessera_tensormq::{
-    Address, CurveKeys, Deadline, Endpoint, EndpointOptions, InboxOptions, Listen, Message,
-    Received, RequestId, Security, Transport, Wait,
-};
+use tessera_tensormq::{Address, Deadline, InboxOptions, Message, Received, RequestId, Wait};
+
+use crate::NETWORK;
+use crate::common::{listen, start_endpoint};
 
 const SOON: Duration = Duration::from_secs(30);
 const COUNT: u128 = 400;
@@ -81,16 +79,9 @@ impl Drop for Hosts {
 }
 
 /// Receives until the sender says goodbye: the requests, and how often it was interrupted.
-fn receive_all(
-    address: mpsc::Sender<Address>,
-    socket_address: String,
-    security: Security,
-) -> (Vec<u128>, usize) {
-    let keys = Some(CurveKeys::generate().unwrap());
-    let endpoint = Endpoint::start(EndpointOptions { keys, ..EndpointOptions::default() }).unwrap();
-    let socket_address = Some(socket_address);
-    let listen =
-        vec![Listen { socket_address, security, ..Listen::within_host(Transport::ZMQ_TCP) }];
+fn receive_all(address: mpsc::Sender<Address>, socket_address: String) -> (Vec<u128>, usize) {
+    let endpoint = start_endpoint();
+    let listen = listen(&socket_address, NETWORK.security());
     let options =
         InboxOptions { listen, session_lease: Duration::from_secs(20), ..InboxOptions::default() };
     let mut inbox = endpoint.create_inbox("unit", &options).unwrap();
@@ -117,8 +108,8 @@ fn receive_all(
 
 /// Sends to an inbox by the way that leads there, with a pause now and then.
 fn send_all(address: &Address, progress: &mpsc::Sender<u128>) {
-    let endpoint = Endpoint::start(EndpointOptions::default()).unwrap();
-    assert_eq!(endpoint.fastest_transport_to(address).unwrap(), Transport::ZMQ_TCP);
+    let endpoint = start_endpoint();
+    assert_eq!(endpoint.fastest_transport_to(address).unwrap(), NETWORK.transport());
     let mut sender = endpoint.connect(address).unwrap();
     for request in 0..COUNT {
         let tensor = Tensor::copy_from_bytes(DType::U8, &[BYTES], &[request as u8; BYTES]).unwrap();
@@ -131,14 +122,14 @@ fn send_all(address: &Address, progress: &mpsc::Sender<u128>) {
     assert!(sender.take_failed_messages().is_empty());
 }
 
-fn between_hosts(number: u32, socket_address: &str, security: Security, cuts: &[Duration]) {
+fn between_hosts(number: u32, socket_address: &str, cuts: &[Duration]) {
     let Some(hosts) = Hosts::new(number) else {
         println!("skipped: network namespaces need root and `ip`");
         return;
     };
     let (tell, hear) = mpsc::channel();
     let socket_address = socket_address.to_owned();
-    let receiving = hosts.on(1, move || receive_all(tell, socket_address, security));
+    let receiving = hosts.on(1, move || receive_all(tell, socket_address));
     let address = hear.recv_timeout(SOON).unwrap();
     let (tell, progress) = mpsc::channel();
     let sending = hosts.on(0, move || send_all(&address, &tell));
@@ -158,11 +149,10 @@ fn between_hosts(number: u32, socket_address: &str, security: Security, cuts: &[
 #[test]
 fn a_cable_that_is_pulled_out_for_a_while_loses_and_doubles_nothing() {
     let cuts = [300, 5000, 1000].map(Duration::from_millis);
-    between_hosts(1, "tcp://10.77.1.2:0", Security::Plain, &cuts);
+    between_hosts(1, "tcp://10.77.1.2:0", &cuts);
 }
 
 #[test]
-fn hosts_reach_each_other_encrypted_and_over_ipv6() {
-    let security = Security::Curve { allowed: Vec::new() };
-    between_hosts(2, "tcp://[fd77:2::2]:0", security, &[]);
+fn hosts_reach_each_other_over_ipv6() {
+    between_hosts(2, "tcp://[fd77:2::2]:0", &[]);
 }

@@ -1,17 +1,13 @@
 //! Peers that send nonsense over the network.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
-
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use common::honest::undisturbed;
-use common::random::Random;
-use common::raw::{ACCEPTED_AGO, MADE_AGO, REFUSED, ROUTE, Raw, bye, header, hello, post};
-use common::{
+use crate::common::honest::undisturbed;
+use crate::common::random::Random;
+use crate::common::raw::{ACCEPTED_AGO, MADE_AGO, REFUSED, ROUTE, Raw, bye, header, hello, post};
+use crate::common::{
     LEASE, LONG, NOISE, contains, elsewhere, options, receive, socket_address, soon,
     start_endpoint, within,
 };
@@ -23,8 +19,7 @@ use tessera_tensormq::{Deadline, Received, RequestId};
 fn a_header_made_by_hand_after_the_tables_is_understood() {
     let to = start_endpoint();
     let mut inbox = to.create_inbox("unit", &options(LONG)).unwrap();
-    let context = zmq::Context::new();
-    let raw = Raw::connect(&context, &socket_address(&inbox));
+    let raw = Raw::connect(&socket_address(&inbox));
     raw.enter(1);
     let before = Deadline::now().nanoseconds();
     raw.say(&post(77, 1, &[3, 0]));
@@ -47,11 +42,10 @@ fn a_header_made_by_hand_after_the_tables_is_understood() {
 fn a_hello_that_is_not_welcome_is_told_why() {
     let to = start_endpoint();
     let mut inbox = to.create_inbox("unit", &options(LONG)).unwrap();
-    let context = zmq::Context::new();
-    let raw = Raw::connect(&context, &socket_address(&inbox));
+    let raw = Raw::connect(&socket_address(&inbox));
     // Who did not say hello is not heard, and the connection goes on.
-    raw.say(&post(1, 1, &[8]));
     raw.say(&[bye(0)]);
+    raw.say(&post(1, 1, &[8]));
     raw.say(&[Vec::new()]);
     let changed = |at: usize, value: u8| {
         let mut bytes = hello(1, "unit");
@@ -87,8 +81,7 @@ fn a_hello_that_is_not_welcome_is_told_why() {
 fn frames_that_do_not_fit_their_header_are_told_and_the_channel_goes_on() {
     let to = start_endpoint();
     let mut inbox = to.create_inbox("unit", &options(LONG)).unwrap();
-    let context = zmq::Context::new();
-    let raw = Raw::connect(&context, &socket_address(&inbox));
+    let raw = Raw::connect(&socket_address(&inbox));
     raw.enter(1);
     let mut few = post(2, 2, &[8, 8]);
     few.pop();
@@ -128,8 +121,7 @@ fn frames_that_do_not_fit_their_header_are_told_and_the_channel_goes_on() {
 fn a_header_that_breaks_the_rules_ends_its_channel_and_both_ends_hear_why() {
     let to = start_endpoint();
     let mut inbox = to.create_inbox("unit", &options(LONG)).unwrap();
-    let context = zmq::Context::new();
-    let raw = Raw::connect(&context, &socket_address(&inbox));
+    let raw = Raw::connect(&socket_address(&inbox));
     let changed = |at: usize, value: u8| {
         let mut frames = post(1, 1, &[8]);
         frames[0][at] = value;
@@ -178,8 +170,7 @@ fn a_header_that_breaks_the_rules_ends_its_channel_and_both_ends_hear_why() {
 fn who_says_hello_again_and_again_leaves_room_for_others() {
     let (from, to) = (start_endpoint(), start_endpoint());
     let inbox = to.create_inbox("unit", &options(LEASE)).unwrap();
-    let context = zmq::Context::new();
-    let raw = Raw::connect(&context, &socket_address(&inbox));
+    let raw = Raw::connect(&socket_address(&inbox));
     for session in 0..1100 {
         raw.say(&[hello(session, "unit")]);
     }
@@ -260,9 +251,8 @@ fn nonsense_from_the_network_does_not_disturb_an_honest_sender() {
     let socket_address = socket_address(&inbox);
     undisturbed(&mut inbox, sender, &from, move || {
         let mut random = Random(0x0dd);
-        let context = zmq::Context::new();
         for connection in 0..40u128 {
-            let raw = Raw::connect(&context, &socket_address);
+            let raw = Raw::connect(&socket_address);
             raw.say(&nonsense(&mut random, 0));
             for variant in 0..50u128 {
                 raw.enter((1 + connection) << 64 | variant);
@@ -273,7 +263,7 @@ fn nonsense_from_the_network_does_not_disturb_an_honest_sender() {
                 }
                 raw.say(&[bye(0)]);
             }
-            // And one who does not even speak ZeroMQ.
+            // And one who does not even speak as senders do.
             let mut stranger =
                 TcpStream::connect(socket_address.strip_prefix("tcp://").unwrap()).unwrap();
             let len = random.below(1000);

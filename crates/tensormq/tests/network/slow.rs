@@ -1,7 +1,5 @@
 //! Processes that are merely slow, here: stopped for seconds. Leases are for those that are gone.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -10,9 +8,12 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tessera_core::{DType, Tensor};
 use tessera_tensormq::{
-    Address, Endpoint, EndpointOptions, Inbox, InboxOptions, Listen, Message, Received, RequestId,
-    Security, Sender, Transport, Wait,
+    Address, ConnectOptions, Endpoint, Inbox, Message, Received, RequestId, Sender, Wait,
 };
+
+use crate::NETWORK;
+use crate::common::network::{AUTHORITY, Cluster};
+use crate::common::{options, start_endpoint};
 
 const SOON: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(1);
@@ -20,20 +21,12 @@ const LEASE: Duration = Duration::from_secs(1);
 const ROLE: &str = "TESSERA_SLOW_ROLE";
 
 fn open_inbox(endpoint: &Endpoint) -> Inbox {
-    let listen = vec![Listen {
-        socket_address: Some("tcp://127.0.0.1:0".to_owned()),
-        security: Security::Plain,
-        ..Listen::within_host(Transport::ZMQ_TCP)
-    }];
-    let options = InboxOptions { listen, session_lease: LEASE, ..InboxOptions::default() };
-    endpoint.create_inbox("unit", &options).unwrap()
+    endpoint.create_inbox("unit", &options(LEASE)).unwrap()
 }
 
 fn connect(endpoint: &Endpoint, address: &Address) -> Sender {
-    let options = tessera_tensormq::ConnectOptions {
-        transport: Some(Transport::ZMQ_TCP),
-        ..Default::default()
-    };
+    let transport = Some(NETWORK.transport());
+    let options = ConnectOptions { transport, ..ConnectOptions::default() };
     endpoint.connect_with_options(address, &options).unwrap()
 }
 
@@ -49,8 +42,9 @@ struct OtherProcess(Child);
 impl OtherProcess {
     fn start(role: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "other_process", "--nocapture", "--test-threads=1"]);
-        command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(["--exact", "slow::other_process", "--nocapture", "--test-threads=1"]);
+        command.env(ROLE, role).env(AUTHORITY, Cluster::shared().to_text());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         Self(command.spawn().unwrap())
     }
 
@@ -76,7 +70,7 @@ impl Drop for OtherProcess {
 #[test]
 fn other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let endpoint = Endpoint::start(EndpointOptions::default()).unwrap();
+    let endpoint = start_endpoint();
     let mut lines = std::io::stdin().lock().lines();
     if role == "receiver" {
         let mut inbox = open_inbox(&endpoint);
@@ -118,7 +112,7 @@ fn a_sender_that_leaves_while_its_receiver_stands_still_is_heard_to_leave() {
     let mut said = BufReader::new(other.0.stdout.take().unwrap());
     let address = hear(&mut said);
     let address = serde_json::from_str(address.strip_prefix("address ").unwrap()).unwrap();
-    let endpoint = Endpoint::start(EndpointOptions::default()).unwrap();
+    let endpoint = start_endpoint();
     let mut sender = connect(&endpoint, &address);
     for request in 0..20 {
         send(&mut sender, request);
@@ -134,7 +128,7 @@ fn a_sender_that_leaves_while_its_receiver_stands_still_is_heard_to_leave() {
 
 #[test]
 fn a_sender_that_stands_still_is_not_gone_and_one_that_is_killed_is_at_once() {
-    let endpoint = Endpoint::start(EndpointOptions::default()).unwrap();
+    let endpoint = start_endpoint();
     let mut inbox = open_inbox(&endpoint);
     let mut other = OtherProcess::start("sender");
     let mut said = BufReader::new(other.0.stdout.take().unwrap());

@@ -1,17 +1,13 @@
 //! Between hosts when the network goes wrong: connections that are cut, silent or slow.
 //!
-//! Senders reach inboxes through a [`common::relay::Relay`], which is the network.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
+//! Senders reach inboxes through a [`crate::common::relay::Relay`], which is the network.
 
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::random::Random;
-use common::{
+use crate::common::random::Random;
+use crate::common::{
     LEASE, LONG, PATIENCE, Pair, SLACK, check_payload, fates, message, options, pair, payload,
     receive, soon, until, within,
 };

@@ -1,28 +1,25 @@
 //! Between hosts when an end goes: receivers that start anew, inboxes that close, and senders that
 //! are dropped.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::NETWORK;
+use crate::common::{
     LEASE, LONG, Pair, SOON, elsewhere, fates, listen, message, options, pair, receive,
     socket_address, soon, start_endpoint, until, within,
 };
 use tessera_core::{DType, ErrorKind, TensorMut};
 use tessera_tensormq::{
-    Buffers, ConnectOptions, Endpoint, Inbox, InboxOptions, MessageFate, RequestId, Security, Wait,
+    Buffers, ConnectOptions, Endpoint, Inbox, InboxOptions, MessageFate, RequestId, Wait,
 };
 
 /// An inbox where another was before, as soon as the system has let go of its port.
 fn reopen(endpoint: &Endpoint, port: &str) -> Inbox {
-    let listen = listen(&format!("tcp://127.0.0.1:{port}"), Security::Plain);
+    let listen = listen(&format!("tcp://127.0.0.1:{port}"), NETWORK.security());
     let options = InboxOptions { listen, ..options(LONG) };
     let start = Instant::now();
     loop {
