@@ -191,7 +191,7 @@ pub(crate) fn bench_resident(arguments: &BenchResident) -> Result<()> {
         resident_empty_bytes,
         resident_loaded_bytes,
         resident_ran_bytes: process_memory::resident_bytes("self")?,
-        resident_file_bytes: process_memory::status_bytes("self", "RssFile:")?,
+        resident_file_bytes: process_memory::status_bytes("self", "RssFile")?,
     };
     if arguments.json {
         return output::print_json(&report);

@@ -155,7 +155,7 @@ pub(crate) fn measure_planning_memory(arguments: &BenchPlacement) -> Result<()> 
         std::fs::write(file, "5").map_err(|error| Error::from_io(file, &error))?;
         let before = process_memory::resident_bytes("self")?;
         measure::plan_once(&name, &problem, settings).0?;
-        let peak = process_memory::status_bytes("self", "VmHWM:")?;
+        let peak = process_memory::status_bytes("self", "VmHWM")?;
         output::print_json_line(&PlanningMemory { memory_bytes: peak.saturating_sub(before) })?;
     }
     Ok(())
