@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tessera_core::{DType, Tensor};
 use tessera_tensormq::{
@@ -106,7 +106,19 @@ fn strangers_are_thrown_out_and_disturb_nobody() {
         stranger.read_to_end(&mut answer).ok();
         assert!(answer.len() < 100, "{answer:?}");
     }
+    // One that goes on to say something, and never shakes hands.
+    let mut slow = TcpStream::connect(target).unwrap();
+    let dripping = thread::spawn(move || {
+        let start = Instant::now();
+        // The head of a record of 512 bytes, and those one by one.
+        slow.write_all(&[22, 3, 1, 2, 0]).unwrap();
+        while slow.write_all(&[1]).is_ok() && start.elapsed() < SOON {
+            thread::sleep(Duration::from_millis(100));
+        }
+        start.elapsed()
+    });
     exchange(&start_endpoint(), &elsewhere(&inbox), &mut inbox);
+    assert!(dripping.join().unwrap() < Duration::from_secs(6));
     for mut stranger in silent {
         stranger.set_read_timeout(Some(SOON)).unwrap();
         let mut answer = Vec::new();

@@ -49,14 +49,16 @@ impl Connection {
         let connection = Arc::new(Self { wire, queue: Mutex::default(), has_work: Condvar::new() });
         let (writing, reading) = (Arc::clone(&connection), Arc::clone(&connection));
         spawn_thread("tensormq-send", move || writing.send_queue())?;
-        spawn_thread("tensormq-receive", move || {
+        let receiving = spawn_thread("tensormq-receive", move || {
             let error = match reading.wire.decrypting_reader() {
                 Some(input) => read_messages(input, largest_frame, on_message),
                 None => read_messages(reading.wire.socket(), largest_frame, on_message),
             };
             reading.break_off();
             on_end(error);
-        })?;
+        });
+        // Where it can't be read, the thread that sends ends, too.
+        receiving.inspect_err(|_| connection.break_off())?;
         let weak: Weak<Self> = Arc::downgrade(&connection);
         connection.wire.watch_peer(weak);
         Ok(connection)

@@ -15,7 +15,6 @@ use super::wire_socket::WireSocket;
 use crate::layout::MAX_HEADER;
 use crate::notifier::Notifier;
 use crate::reactor::{EventSource, ReactorHandle, ReactorToken};
-use crate::transport::network::HEARTBEAT_TIMEOUT;
 use crate::transport::network::link::{DialledLink, LinkDialler, LinkEvent, LinkFrame};
 
 /// How long a connection may take to be made.
@@ -192,13 +191,10 @@ fn secure_socket(
     tls: Option<&(TlsIdentity, String)>,
 ) -> Result<WireSocket, LinkEvent> {
     let Some((identity, name)) = tls else { return Ok(WireSocket::plain(socket)) };
-    let limited = |timeout| socket.set_read_timeout(timeout).map_err(|_| LinkEvent::Broken);
-    limited(Some(HEARTBEAT_TIMEOUT))?;
     let connection = identity.connect_to(name, &socket).map_err(|error| match error.kind() {
         io::ErrorKind::Other | io::ErrorKind::InvalidData => LinkEvent::HandshakeFailed,
         _ => LinkEvent::HandshakeBroken,
     })?;
-    limited(None)?;
     Ok(WireSocket::encrypted(socket, identity.clone(), connection))
 }
 

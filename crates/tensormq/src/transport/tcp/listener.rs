@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
@@ -16,12 +16,12 @@ use super::tls_identity::TlsIdentity;
 use super::wire_socket::WireSocket;
 use crate::notifier::Notifier;
 use crate::reactor::{EventSource, ReactorHandle, ReactorToken};
-use crate::transport::network::HEARTBEAT_TIMEOUT;
 use crate::transport::network::link::{ConnectionId, ConnectionSilence, LinkFrame, LinkListener};
 use crate::transport::network::silence::connection_silence;
 
-/// Most connections at a time, those that have not said who they are among them.
+/// Most connections at a time, and most that are shaking hands.
 const MOST_CONNECTIONS: usize = 2048;
+const MOST_GREETED: usize = 128;
 
 /// All connections to a socket.
 pub(super) struct TcpConnections {
@@ -37,6 +37,10 @@ struct ListenerShared {
     connections: Mutex<HashMap<ConnectionId, Arc<Connection>>>,
     notifier: Notifier,
     next_number: AtomicU64,
+    /// How many are shaking hands.
+    greeted: AtomicUsize,
+    /// Whether the owner is gone.
+    is_closed: AtomicBool,
     largest_frame: usize,
     tls: Option<TlsIdentity>,
 }
@@ -61,6 +65,8 @@ impl TcpConnections {
             connections: Mutex::default(),
             notifier: Notifier::new()?,
             next_number: AtomicU64::new(0),
+            greeted: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
             largest_frame,
             tls,
         });
@@ -95,26 +101,30 @@ fn accept_connections(socket: &TcpListener, shared: &Weak<ListenerShared>, stopp
 impl ListenerShared {
     /// Shakes hands with whoever connected, on a thread of its own.
     fn take_in(self: Arc<Self>, socket: TcpStream) {
-        if lock(&self.connections).len() >= MOST_CONNECTIONS {
+        let is_crowded = lock(&self.connections).len() >= MOST_CONNECTIONS
+            || self.greeted.load(Ordering::Relaxed) >= MOST_GREETED;
+        if is_crowded {
             return;
         }
-        let shared = Arc::downgrade(&self);
+        self.greeted.fetch_add(1, Ordering::Relaxed);
+        let greeting = Arc::clone(&self);
         let greet = move || {
-            let secured = shared.upgrade().and_then(|shared| shared.secure_socket(socket));
-            if let (Some(wire), Some(shared)) = (secured, shared.upgrade()) {
-                shared.add_connection(wire);
+            let secured = greeting.secure_socket(socket);
+            greeting.greeted.fetch_sub(1, Ordering::Relaxed);
+            if let Some(wire) = secured {
+                greeting.add_connection(wire);
             }
         };
         // One for which there is no thread is closed.
-        spawn_thread("tensormq-greet", greet).ok();
+        if spawn_thread("tensormq-greet", greet).is_err() {
+            self.greeted.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     fn secure_socket(&self, socket: TcpStream) -> Option<WireSocket> {
         configure_socket(&socket).ok()?;
         let Some(identity) = &self.tls else { return Some(WireSocket::plain(socket)) };
-        socket.set_read_timeout(Some(HEARTBEAT_TIMEOUT)).ok()?;
         let connection = identity.accept_from(&socket).ok()?;
-        socket.set_read_timeout(None).ok()?;
         Some(WireSocket::encrypted(socket, identity.clone(), connection))
     }
 
@@ -136,6 +146,9 @@ impl ListenerShared {
         };
         // Held, so that its end comes after it.
         let mut connections = lock(&self.connections);
+        if self.is_closed.load(Ordering::Acquire) {
+            return;
+        }
         if let Ok(made) = Connection::start(wire, self.largest_frame, on_message, on_end) {
             connections.insert(number, made);
         }
@@ -198,6 +211,7 @@ impl LinkListener for TcpConnections {
 impl Drop for TcpConnections {
     fn drop(&mut self) {
         self.stopping.notify();
+        self.shared.is_closed.store(true, Ordering::Release);
         for connection in std::mem::take(&mut *lock(&self.shared.connections)).into_values() {
             connection.close(true);
         }

@@ -32,7 +32,8 @@ pub(super) fn message_head(lengths: impl ExactSizeIterator<Item = usize>) -> Vec
     head
 }
 
-/// How long a connection keeps memory through which nothing comes.
+/// How long a connection keeps memory through which nothing comes; and how long whoever connected
+/// may say nothing.
 const IDLE_TIME: Duration = Duration::from_secs(5);
 
 /// What messages are read from.
@@ -59,6 +60,9 @@ impl<R: WaitableRead> MessageReader<R> {
     /// Waits for the next message; an error where the connection ends or breaks the rules.
     pub(super) fn read_message(&mut self) -> io::Result<Vec<Bytes>> {
         if !self.input.has_input_within(IDLE_TIME)? {
+            if !self.has_read {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             // Nothing comes: the memory is better used elsewhere.
             self.buffers.release_memory();
         }
@@ -176,10 +180,11 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_where_nothing_comes() {
-        let bytes = [message(&[b"hello"]), message(&[&[7; 100_000]])].concat();
+    fn memory_is_given_back_where_nothing_comes_and_who_says_nothing_is_closed() {
+        let bytes = message(&[&[7; 100_000]]);
         let mut reader = MessageReader::new(Late(&bytes), 1 << 20);
-        drop(reader.read_message().unwrap());
+        assert_eq!(reader.read_message().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        reader.has_read = true;
         drop(reader.read_message().unwrap());
         assert_eq!(lock(&reader.buffers.0).len(), 1);
         assert!(reader.read_message().is_err());

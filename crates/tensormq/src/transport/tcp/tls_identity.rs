@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::ring::cipher_suite::{
@@ -19,6 +20,10 @@ use rustls::{
 use tessera_core::{Error, Result, lock};
 
 use super::peer_verifier::{PeerVerifier, RemovedPeers, certificate_names};
+use crate::transport::network::HEARTBEAT_TIMEOUT;
+
+/// How long both ends may take to shake hands.
+const HANDSHAKE_TIME: Duration = HEARTBEAT_TIMEOUT;
 
 /// A certificate with its key, and the authority of those who may connect. What has a copy of it
 /// sees it renewed, and whom it does not believe any more.
@@ -107,9 +112,28 @@ impl TlsIdentity {
         mut connection: Connection,
         mut socket: &TcpStream,
     ) -> io::Result<Connection> {
-        while connection.is_handshaking() || connection.wants_write() {
-            connection.complete_io(&mut socket)?;
+        let end = Instant::now() + HANDSHAKE_TIME;
+        loop {
+            flush_handshake(&mut connection, socket)?;
+            if !connection.is_handshaking() {
+                break;
+            }
+            // However slowly it comes.
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            socket.set_read_timeout(Some(left))?;
+            if connection.read_tls(&mut socket)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if let Err(error) = connection.process_new_packets() {
+                // It hears why; where it is gone, nobody has to.
+                flush_handshake(&mut connection, socket).ok();
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
         }
+        socket.set_read_timeout(None)?;
         if self.0.removed.contains_any(&peer_names(&connection)) {
             return Err(io::Error::other("it does not belong to us any more"));
         }
@@ -126,6 +150,13 @@ impl TlsIdentity {
         state.connections.retain(|(_, open)| open.strong_count() > 0);
         state.connections.push((peer, open));
     }
+}
+
+fn flush_handshake(connection: &mut Connection, mut socket: &TcpStream) -> io::Result<()> {
+    while connection.wants_write() {
+        connection.write_tls(&mut socket)?;
+    }
+    Ok(())
 }
 
 /// The names of whoever is at the other end.
