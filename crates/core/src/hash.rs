@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Error;
+use crate::hex::{parse_hex, write_hex};
 
 /// The BLAKE3 hash of some content; also its name in a repository.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,7 +38,7 @@ impl ContentHash {
 
 impl fmt::Display for ContentHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write_hex(&self.0, f)
     }
 }
 
@@ -52,18 +53,7 @@ impl FromStr for ContentHash {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = || Error::invalid(format!("\"{text}\" is no content hash (64 hex digits)"));
-        if text.len() != 64 || !text.is_ascii() {
-            return Err(wrong());
-        }
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
-            if pair.bytes().any(|digit| !matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
-                return Err(wrong());
-            }
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
-        }
-        Ok(Self(bytes))
+        parse_hex(text).map(Self).ok_or_else(wrong)
     }
 }
 

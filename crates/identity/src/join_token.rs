@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Result, parse_hex, write_hex};
 
-use crate::fingerprint::{Fingerprint, parse_hex, write_hex};
+use crate::fingerprint::Fingerprint;
 use crate::secret::{JoinSecret, random_bytes};
 
 /// How a token begins: what it is, and how it is written.

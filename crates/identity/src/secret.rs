@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tessera_core::{Error, Result};
-
-use crate::fingerprint::{parse_hex, write_hex};
+use ring::rand::{SecureRandom, SystemRandom};
+use tessera_core::{Error, Result, parse_hex, write_hex};
 
 /// A secret: 128 random bits. Written out only by [`JoinToken`](crate::JoinToken).
 #[derive(Clone)]
@@ -66,11 +65,7 @@ impl SecretHash {
 
 pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        let flags = rustix::rand::GetRandomFlags::empty();
-        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)
-            .map_err(|error| Error::from_io("random numbers", &error.into()))?;
-    }
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| Error::engine("the system has no random numbers"))?;
     Ok(bytes)
 }

@@ -181,3 +181,15 @@ pub(crate) fn refused(from: &Endpoint, address: &Address) {
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
     assert!(start.elapsed() < timeout + SLACK, "{:?}", start.elapsed());
 }
+
+/// Whether somebody between a sender and an inbox can read what is sent.
+pub(crate) fn is_readable_on_the_way(from: &Endpoint, inbox: &mut Inbox) -> bool {
+    const SECRET: &[u8] = b"a secret that nobody on the way must see";
+    let relay = Relay::before(inbox);
+    relay.record();
+    let mut sender = from.connect(&relay.address(inbox)).unwrap();
+    let tensor = Tensor::copy_from_bytes(DType::U8, &[SECRET.len()], SECRET).unwrap();
+    sender.send(message(1).with_tensors(vec![tensor]), soon()).unwrap();
+    assert_eq!(receive(inbox).tensors()[0].bytes().unwrap(), SECRET);
+    relay.heard(SECRET)
+}

@@ -24,7 +24,7 @@ fn an_inbox_listens_at_addresses_of_both_families() {
 }
 
 #[test]
-fn an_inbox_tells_the_address_at_which_it_was_told_to_listen() {
+fn an_inbox_advertises_the_address_at_which_it_listens() {
     let to = start_endpoint();
     for host in ["tcp://127.0.0.1:", "tcp://[::1]:"] {
         let listen = listen(&format!("{host}0"), NETWORK.security());
@@ -35,7 +35,7 @@ fn an_inbox_tells_the_address_at_which_it_was_told_to_listen() {
 }
 
 #[test]
-fn an_inbox_that_listens_at_all_addresses_must_be_told_its_name() {
+fn an_inbox_that_listens_at_all_addresses_needs_a_name() {
     let (from, to) = (start_endpoint(), start_endpoint());
     for socket_address in ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0"] {
         let with = |advertise: Option<&str>| {
@@ -50,12 +50,14 @@ fn an_inbox_that_listens_at_all_addresses_must_be_told_its_name() {
                 assert_eq!(error.kind(), ErrorKind::Usage, "{socket_address}: {error}");
                 assert!(error.to_string().starts_with("inbox \"unit\": "), "{error}");
             }
-            Ok(inbox) => panic!("{socket_address} is told as {:?}", inbox.address().listeners),
+            Ok(inbox) => {
+                panic!("{socket_address} is advertised as {:?}", inbox.address().listeners)
+            }
         }
         let mut inbox = with(Some("127.0.0.1")).unwrap();
         let address = elsewhere(&inbox);
-        let told = tcp_listener(&inbox).socket_address;
-        assert!(told.starts_with("tcp://127.0.0.1:"), "{address:?}");
+        let advertised = tcp_listener(&inbox).socket_address;
+        assert!(advertised.starts_with("tcp://127.0.0.1:"), "{address:?}");
         exchange(&from, &address, &mut inbox);
     }
 }
@@ -108,4 +110,19 @@ fn a_tensor_that_is_too_large_for_an_inbox_is_an_error_for_its_sender() {
         _ => false,
     });
     assert!(arrived);
+}
+
+#[test]
+fn a_port_whose_inbox_was_closed_is_bound_again_at_once() {
+    let (from, to) = (start_endpoint(), start_endpoint());
+    let first = to.create_inbox("unit", &options(LONG)).unwrap();
+    let address = socket_address(&first);
+    let sender = from.connect(&elsewhere(&first)).unwrap();
+    // Its sender has yet to hear of it.
+    drop(first);
+    let listen = listen(&address, NETWORK.security());
+    let mut again = to.create_inbox("unit", &InboxOptions { listen, ..options(LONG) }).unwrap();
+    drop(sender);
+    let address = elsewhere(&again);
+    exchange(&from, &address, &mut again);
 }

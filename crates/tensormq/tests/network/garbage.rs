@@ -13,13 +13,19 @@ use crate::common::{
 };
 use tessera_core::ErrorKind;
 use tessera_tensormq::layout::VERSION;
-use tessera_tensormq::{Deadline, Received, RequestId};
+use tessera_tensormq::{Deadline, Endpoint, Inbox, Received, RequestId};
+
+/// An inbox, and somebody who says what it likes.
+fn inbox_and_raw() -> (Endpoint, Inbox, Raw) {
+    let to = start_endpoint();
+    let inbox = to.create_inbox("unit", &options(LONG)).unwrap();
+    let raw = Raw::connect(&socket_address(&inbox));
+    (to, inbox, raw)
+}
 
 #[test]
 fn a_header_made_by_hand_after_the_tables_is_understood() {
-    let to = start_endpoint();
-    let mut inbox = to.create_inbox("unit", &options(LONG)).unwrap();
-    let raw = Raw::connect(&socket_address(&inbox));
+    let (_to, mut inbox, raw) = inbox_and_raw();
     raw.enter(1);
     let before = Deadline::now().nanoseconds();
     raw.say(&post(77, 1, &[3, 0]));
@@ -40,9 +46,7 @@ fn a_header_made_by_hand_after_the_tables_is_understood() {
 
 #[test]
 fn a_hello_that_is_not_welcome_is_told_why() {
-    let to = start_endpoint();
-    let mut inbox = to.create_inbox("unit", &options(LONG)).unwrap();
-    let raw = Raw::connect(&socket_address(&inbox));
+    let (_to, mut inbox, raw) = inbox_and_raw();
     // Who did not say hello is not heard, and the connection goes on.
     raw.say(&[bye(0)]);
     raw.say(&post(1, 1, &[8]));
@@ -79,9 +83,7 @@ fn a_hello_that_is_not_welcome_is_told_why() {
 
 #[test]
 fn frames_that_do_not_fit_their_header_are_told_and_the_channel_goes_on() {
-    let to = start_endpoint();
-    let mut inbox = to.create_inbox("unit", &options(LONG)).unwrap();
-    let raw = Raw::connect(&socket_address(&inbox));
+    let (_to, mut inbox, raw) = inbox_and_raw();
     raw.enter(1);
     let mut few = post(2, 2, &[8, 8]);
     few.pop();
@@ -119,9 +121,7 @@ fn frames_that_do_not_fit_their_header_are_told_and_the_channel_goes_on() {
 
 #[test]
 fn a_header_that_breaks_the_rules_ends_its_channel_and_both_ends_hear_why() {
-    let to = start_endpoint();
-    let mut inbox = to.create_inbox("unit", &options(LONG)).unwrap();
-    let raw = Raw::connect(&socket_address(&inbox));
+    let (_to, mut inbox, raw) = inbox_and_raw();
     let changed = |at: usize, value: u8| {
         let mut frames = post(1, 1, &[8]);
         frames[0][at] = value;

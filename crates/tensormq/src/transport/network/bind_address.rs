@@ -1,6 +1,11 @@
-//! What others are to know of where an inbox listens.
+//! Where an inbox listens, and what others are to know of it.
+
+use std::time::Duration;
 
 use tessera_core::{Error, Result};
+
+use super::listener::CLOSE_LINGER;
+use crate::wait::Deadline;
 
 /// The socket address under which others reach what was bound.
 pub(in crate::transport) fn advertised_address(
@@ -17,8 +22,24 @@ pub(in crate::transport) fn advertised_address(
         }
         Some(name) => Ok(format!("tcp://{name}:{port}")),
         None if ["0.0.0.0", "[::]", "*", "[::ffff:0.0.0.0]"].contains(&host) => Err(Error::usage(
-            "an inbox that listens at all addresses must be told under which name others reach it",
+            "an inbox that listens at all addresses needs a name under which others reach it: advertise",
         )),
         None => Ok(bound.to_owned()),
+    }
+}
+
+/// Binds; waits for a moment where an inbox was there that is closed and whose senders hear of it.
+pub(in crate::transport) fn bind_with_retry<T, E>(
+    bind: impl Fn() -> Result<T, E>,
+    is_taken: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let end = Deadline::after(CLOSE_LINGER * 2);
+    loop {
+        match bind() {
+            Err(error) if is_taken(&error) && !end.has_passed() => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            done => return done,
+        }
     }
 }

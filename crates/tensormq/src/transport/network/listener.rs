@@ -19,7 +19,7 @@ use crate::reactor::{EventSource, ReactorHandle, ReactorToken};
 use crate::transport::id::Transport;
 use crate::wait::Deadline;
 
-/// How soon a sender is told of progress while the receiver is busy with other things.
+/// How soon a sender hears of progress while the receiver is busy with other things.
 const PROGRESS_DELAY: Duration = Duration::from_millis(2);
 /// How long senders may take to hear that an inbox is closed.
 pub(in crate::transport) const CLOSE_LINGER: Duration = Duration::from_millis(500);
@@ -27,7 +27,7 @@ pub(in crate::transport) const CLOSE_LINGER: Duration = Duration::from_millis(50
 const MOST_SILENCE: Duration = Duration::from_millis(HEARTBEAT_TIMEOUT.as_millis() as u64 * 2 / 3);
 /// After so much silence a process counts as gone though its host is there.
 const MOST_STALL: Duration = Duration::from_secs(30);
-/// Sessions that are over and are remembered, so that a sender that comes back is told its fate.
+/// Sessions that are over and are remembered, so that a sender that comes back hears its fate.
 const MAX_REMEMBERED_SESSIONS: usize = 1024;
 /// Most senders of an inbox.
 const MAX_SESSIONS: usize = 1024;

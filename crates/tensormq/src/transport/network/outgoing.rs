@@ -12,15 +12,18 @@ use super::lane::{ChannelLane, send_on_lane, sendable_tensor};
 use super::link::{LinkDialler, LinkEvent};
 use super::timer::Timer;
 use super::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT};
+use crate::address::Address;
 use crate::alarm::{arm_alarm, claim_wakeup, disarm_alarm};
-use crate::channel::{NotSent, OutgoingChannel, SendAttempt};
+use crate::channel::{ChannelPeer, NotSent, OutgoingChannel, SendAttempt};
 use crate::in_flight::{InFlightMessages, MessageFate};
 use crate::message::Message;
 use crate::notifier::Notifier;
-use crate::options::MAX_INBOX_DEPTH;
+use crate::options::{ConnectOptions, MAX_INBOX_DEPTH};
 use crate::outgoing_channels::OutgoingChannels;
+use crate::random::random_u64;
 use crate::reactor::{EventSource, ReactorHandle, ReactorToken};
 use crate::transport::driver::TransportContext;
+use crate::transport::id::Transport;
 use crate::wait::{Deadline, Wait};
 
 /// How soon a connection that broke is tried again, at first and at most.
@@ -28,17 +31,17 @@ const FIRST_RETRY_DELAY: Duration = Duration::from_millis(20);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Where to, and how.
-pub(in crate::transport) struct NetworkRoute {
+struct NetworkRoute {
     /// Makes the connections.
-    pub(in crate::transport) dialler: Box<dyn LinkDialler>,
+    dialler: Box<dyn LinkDialler>,
     /// Whether both ends are on one host, where nothing can come between them.
-    pub(in crate::transport) is_within_host: bool,
-    pub(in crate::transport) inbox: String,
-    pub(in crate::transport) lanes: u16,
+    is_within_host: bool,
+    inbox: String,
+    lanes: u16,
 }
 
 /// The sending end of a channel.
-pub(in crate::transport) struct NetworkOutgoing {
+struct NetworkOutgoing {
     route: NetworkRoute,
     session: u128,
     state: Mutex<OutgoingSession>,
@@ -89,9 +92,27 @@ enum ConnectionStatus {
     Lost(ErrorKind, String),
 }
 
+/// Opens a channel to an inbox by a transport between hosts, or one that is like them.
+pub(in crate::transport) fn open_network_channel(
+    dialler: Box<dyn LinkDialler>,
+    transport: Transport,
+    is_within_host: bool,
+    address: &Address,
+    options: &ConnectOptions,
+    endpoint: &TransportContext,
+) -> Result<(Arc<dyn OutgoingChannel>, ChannelPeer)> {
+    let (inbox, lanes) = (address.inbox.clone(), options.lanes);
+    let route = NetworkRoute { dialler, is_within_host, inbox, lanes };
+    let session = u128::from(random_u64()?) << 64 | u128::from(random_u64()?);
+    let wait = Wait::at_most(options.timeout);
+    let channel = NetworkOutgoing::connect(route, session, endpoint, wait)?;
+    endpoint.outgoing.keep_channel(Arc::<NetworkOutgoing>::clone(&channel));
+    Ok((channel, ChannelPeer { transport, endpoint_id: address.endpoint_id, process: None }))
+}
+
 impl NetworkOutgoing {
     /// Connects, and waits until the receiver says welcome.
-    pub(in crate::transport) fn connect(
+    fn connect(
         route: NetworkRoute,
         session: u128,
         endpoint: &TransportContext,

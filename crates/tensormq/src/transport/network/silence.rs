@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::link::ConnectionSilence;
 
-/// For how long a TCP connection is silent; `None` where that can't be told.
+/// For how long a TCP connection is silent; `None` where that can't be known.
 pub(in crate::transport) fn connection_silence(
     descriptor: BorrowedFd<'_>,
 ) -> Option<ConnectionSilence> {

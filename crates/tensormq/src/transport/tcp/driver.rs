@@ -11,13 +11,11 @@ use crate::address::{Address, ListenAddress};
 use crate::channel::{ChannelPeer, OutgoingChannel};
 use crate::inbox_registry::InboxShared;
 use crate::options::{ConnectOptions, InboxOptions, Listen, Security};
-use crate::random::random_u64;
 use crate::transport::driver::{OpenedListener, TransportContext, TransportDriver};
 use crate::transport::id::Transport;
 use crate::transport::network::bind_address::advertised_address;
 use crate::transport::network::listener::{ListenerParts, NetworkListener, RetiringListeners};
-use crate::transport::network::outgoing::{NetworkOutgoing, NetworkRoute};
-use crate::wait::Wait;
+use crate::transport::network::outgoing::open_network_channel;
 
 /// Where those listen to whom nobody says where: any port of this host.
 const LOOPBACK_ADDRESS: &str = "tcp://127.0.0.1:0";
@@ -69,15 +67,8 @@ impl TransportDriver for TcpTransport {
             socket_address: listener.socket_address.clone(),
             tls,
         };
-        let (inbox, lanes) = (address.inbox.clone(), options.lanes);
-        let route =
-            NetworkRoute { dialler: Box::new(dialler), is_within_host: false, inbox, lanes };
-        let session = u128::from(random_u64()?) << 64 | u128::from(random_u64()?);
-        let wait = Wait::at_most(options.timeout);
-        let channel = NetworkOutgoing::connect(route, session, &self.endpoint, wait)?;
-        self.endpoint.outgoing.keep_channel(Arc::<NetworkOutgoing>::clone(&channel));
-        let (transport, endpoint_id) = (Transport::TCP, address.endpoint_id);
-        Ok((channel, ChannelPeer { transport, endpoint_id, process: None }))
+        let (dialler, endpoint) = (Box::new(dialler), &*self.endpoint);
+        open_network_channel(dialler, Transport::TCP, false, address, options, endpoint)
     }
 
     fn open_listener(

@@ -1,6 +1,7 @@
 //! A TCP socket that an inbox listens at, and the connections that others made to it.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,6 +17,7 @@ use super::tls_identity::TlsIdentity;
 use super::wire_socket::WireSocket;
 use crate::notifier::Notifier;
 use crate::reactor::{EventSource, ReactorHandle, ReactorToken};
+use crate::transport::network::bind_address::bind_with_retry;
 use crate::transport::network::link::{ConnectionId, ConnectionSilence, LinkFrame, LinkListener};
 use crate::transport::network::silence::connection_silence;
 
@@ -220,10 +222,11 @@ impl Drop for TcpConnections {
 
 /// Binds a socket; `*` is all addresses, of both families where the host has them.
 pub(super) fn bind_socket(host_and_port: &str) -> Result<TcpListener> {
-    let bound = match host_and_port.strip_prefix("*:") {
+    let bind = || match host_and_port.strip_prefix("*:") {
         Some(port) => TcpListener::bind(format!("[::]:{port}"))
             .or_else(|_| TcpListener::bind(format!("0.0.0.0:{port}"))),
         None => TcpListener::bind(host_and_port),
     };
+    let bound = bind_with_retry(bind, |error| error.kind() == io::ErrorKind::AddrInUse);
     bound.map_err(|error| Error::from_io(format!("tcp://{host_and_port}"), &error))
 }

@@ -12,12 +12,10 @@ use crate::address::Address;
 use crate::channel::{ChannelPeer, OutgoingChannel};
 use crate::inbox_registry::InboxShared;
 use crate::options::{ConnectOptions, InboxOptions, Listen};
-use crate::random::random_u64;
 use crate::transport::driver::{OpenedListener, TransportContext, TransportDriver};
 use crate::transport::id::Transport;
 use crate::transport::network::listener::RetiringListeners;
-use crate::transport::network::outgoing::{NetworkOutgoing, NetworkRoute};
-use crate::wait::Wait;
+use crate::transport::network::outgoing::open_network_channel;
 
 /// Starts both.
 pub(super) fn start_transports(
@@ -87,13 +85,8 @@ impl TransportDriver for ZeroMqTransport {
             keys: endpoint.keys.clone(),
             zeromq: self.shared.zeromq_context()?,
         };
-        let (inbox, lanes) = (address.inbox.clone(), options.lanes);
-        let route = NetworkRoute { dialler: Box::new(dialler), is_within_host, inbox, lanes };
-        let session = u128::from(random_u64()?) << 64 | u128::from(random_u64()?);
-        let wait = Wait::at_most(options.timeout);
-        let channel = NetworkOutgoing::connect(route, session, endpoint, wait)?;
-        endpoint.outgoing.keep_channel(Arc::<NetworkOutgoing>::clone(&channel));
-        Ok((channel, ChannelPeer { transport, endpoint_id: address.endpoint_id, process: None }))
+        let dialler = Box::new(dialler);
+        open_network_channel(dialler, transport, is_within_host, address, options, endpoint)
     }
 
     fn open_listener(

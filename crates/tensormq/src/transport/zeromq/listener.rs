@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use tessera_core::{Error, Result};
 
-use super::bind_address::{bind_with_retry, is_ours, local_address};
+use super::bind_address::{is_ours, local_address};
 use super::context::ZeroMqContext;
 use super::curve_keys::{CurveKeys, key_from_text};
 use super::frame::frame_into_bytes;
@@ -22,7 +22,7 @@ use crate::options::{InboxOptions, Listen, Security};
 use crate::reactor::{EventSource, ReactorHandle};
 use crate::transport::driver::{OpenedListener, TransportContext};
 use crate::transport::id::Transport;
-use crate::transport::network::bind_address::advertised_address;
+use crate::transport::network::bind_address::{advertised_address, bind_with_retry};
 use crate::transport::network::control_frame::ControlFrame;
 use crate::transport::network::link::{ConnectionId, ConnectionSilence, LinkListener};
 use crate::transport::network::listener::{ListenerParts, NetworkListener, RetiringListeners};
@@ -78,7 +78,8 @@ pub(super) fn bind_listener(
         zap_domain = Some(name);
     }
     let monitored = MonitoredSocket::new(&zeromq.context, socket)?;
-    bind_with_retry(&monitored.socket, &socket_address)
+    let bind = || monitored.socket.bind(&socket_address);
+    bind_with_retry(bind, |error| *error == zmq::Error::EADDRINUSE)
         .map_err(|error| zmq_error(&socket_address, error))?;
     let bound = monitored.socket.get_last_endpoint().map_err(fail)?.unwrap_or_default();
     let socket_address = if remote {
