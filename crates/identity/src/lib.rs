@@ -18,5 +18,5 @@ pub use authority::{Authority, SignedCertificate};
 pub use certificate_request::CertificateRequest;
 pub use fingerprint::Fingerprint;
 pub use join_token::{JoinToken, TokenId};
-pub use node_name::NodeName;
+pub use node_name::{CONTROLLER_CERTIFICATE_NAME, NodeName};
 pub use secret::{JoinSecret, SecretHash};

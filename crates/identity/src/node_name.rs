@@ -9,7 +9,8 @@ use tessera_core::{Error, Result};
 const LONGEST_NAME: usize = 63;
 /// Below these are the names in certificates, so that a node can't be taken for a controller.
 const NODE_DOMAIN: &str = "node.tessera";
-const CONTROLLER_DOMAIN: &str = "controller.tessera";
+/// What every controller is called in its certificate, beside its own name.
+pub const CONTROLLER_CERTIFICATE_NAME: &str = "controller.tessera";
 
 /// What a node of a cluster is called: small letters, digits and dashes, as in a label of DNS.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,7 +24,7 @@ impl NodeName {
 
     /// The name in a controller's certificate.
     pub fn controller_certificate_name(&self) -> String {
-        format!("{}.{CONTROLLER_DOMAIN}", self.0)
+        format!("{}.{CONTROLLER_CERTIFICATE_NAME}", self.0)
     }
 
     /// The node whose certificate has this name; `None` where it is no node's.

@@ -20,6 +20,11 @@ impl JoinSecret {
         random_bytes().map(Self)
     }
 
+    /// To send it to whoever checks it: 32 hex digits.
+    pub fn to_text(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// What is kept of it.
     pub fn to_hash(&self) -> SecretHash {
         SecretHash(blake3::hash(&self.0))

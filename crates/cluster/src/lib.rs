@@ -1,0 +1,18 @@
+//! What the nodes of a cluster and its controllers say to each other.
+//!
+//! Each node opens one stream to a controller ([`wire`], gRPC over TLS with certificates at both
+//! ends), so that it may be behind a firewall: it reports how it is, and hears what it is to do.
+//! Somebody who is no node yet has a token, which says whom to believe and lets in once
+//! ([`join_cluster`]).
+
+#![forbid(unsafe_code)]
+
+mod authority_verifier;
+mod controller_channel;
+mod join;
+#[allow(missing_docs, clippy::all, unused_qualifications, reason = "generated")]
+#[path = "generated.rs"]
+pub mod wire;
+
+pub use controller_channel::{ControllerAddress, connect_with_certificate};
+pub use join::{JoinedNode, join_cluster};
