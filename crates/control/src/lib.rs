@@ -11,6 +11,7 @@ mod intent_reader;
 mod json;
 mod located_value;
 mod manager;
+mod members;
 mod names;
 mod openapi;
 mod plugin;
@@ -31,6 +32,10 @@ pub use intent::{
 pub use intent_reader::{REPLICAS, ROWS, WAIT_MS};
 pub use json::read_json;
 pub use manager::{Manager, Restored};
+pub use members::{
+    AdmittedNode, MemberRecord, MemberRegistry, MemoryRows, NewToken, RegistryConfig, RowChange,
+    RowStore, TokenRecord, TokenState,
+};
 pub use names::check_task_name;
 pub use openapi::openapi_document;
 pub use plugin::PlacementPlugin;

@@ -1,0 +1,11 @@
+//! Who belongs to a cluster: tokens that let nodes in, the nodes, and their certificates.
+
+mod member_record;
+mod registry;
+mod row_store;
+mod token_record;
+
+pub use member_record::MemberRecord;
+pub use registry::{AdmittedNode, MemberRegistry, NewToken, RegistryConfig};
+pub use row_store::{MemoryRows, RowChange, RowStore};
+pub use token_record::{TokenRecord, TokenState};
