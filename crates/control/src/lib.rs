@@ -6,7 +6,6 @@
 mod api;
 mod change;
 mod intent;
-mod intent_copy;
 mod intent_reader;
 mod json;
 mod located_value;
@@ -15,7 +14,6 @@ mod members;
 mod names;
 mod openapi;
 mod plugin;
-mod redb_store;
 mod resolve;
 mod site;
 mod state;
@@ -33,16 +31,17 @@ pub use intent_reader::{REPLICAS, ROWS, WAIT_MS};
 pub use json::read_json;
 pub use manager::{Manager, Restored};
 pub use members::{
-    AdmittedNode, MemberRecord, MemberRegistry, MemoryRows, NewToken, RegistryConfig, RowChange,
-    RowStore, TokenRecord, TokenState,
+    AdmittedNode, MemberRecord, MemberRegistry, NewToken, RegistryConfig, TokenRecord, TokenState,
 };
 pub use names::check_task_name;
 pub use openapi::openapi_document;
 pub use plugin::PlacementPlugin;
-pub use redb_store::RedbStore;
 pub use site::{
     AppliedUnits, Catalogue, ContentHold, ExitStatus, InstanceReport, PingAnswer, Site, SiteFuture,
     TaskStatus, UnitStatus, UsedUnit, used_units,
 };
-pub use store::{IntentChange, IntentStore, MemoryStore, StoredIntent, StoredTask, TaskVersion};
+pub use store::{
+    IntentChange, IntentRows, IntentStore, MemoryRows, MemoryStore, RedbRows, RowChange, RowMap,
+    RowSpace, RowStore, StoredIntent, StoredTask, TaskVersion,
+};
 pub use task_defaults::TaskDefaults;

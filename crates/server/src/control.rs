@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tessera_control::{IntentStore, Manager, MemoryStore, RedbStore, Site, TaskDefaults};
+use tessera_control::{
+    IntentRows, IntentStore, Manager, MemoryStore, RedbRows, Site, TaskDefaults,
+};
 use tessera_core::Result;
 
 use crate::catalogue::RepositoryCatalogue;
@@ -41,7 +43,9 @@ impl StoreConfig {
             Self::Memory => Ok(Arc::new(MemoryStore::default())),
             Self::Repository => {
                 let folder = create_state_folder(repository)?;
-                Ok(Arc::new(RedbStore::open(folder.join("intent.redb"))?))
+                let path = folder.join("intent.redb");
+                let rows = Arc::new(RedbRows::open(&path)?);
+                Ok(Arc::new(IntentRows::with_copy_beside(rows, &path)))
             }
         }
     }

@@ -2,10 +2,8 @@
 
 mod member_record;
 mod registry;
-mod row_store;
 mod token_record;
 
 pub use member_record::MemberRecord;
 pub use registry::{AdmittedNode, MemberRegistry, NewToken, RegistryConfig};
-pub use row_store::{MemoryRows, RowChange, RowStore};
 pub use token_record::{TokenRecord, TokenState};

@@ -10,12 +10,12 @@ use tessera_core::{Error, Result, lock};
 use tessera_identity::{Authority, JoinSecret, JoinToken, NodeName, SignedCertificate, TokenId};
 
 use super::member_record::MemberRecord;
-use super::row_store::{RowChange, RowStore};
 use super::token_record::{TokenRecord, unknown_token};
+use crate::store::{RowChange, RowMap, RowSpace, RowStore};
 
 const AUTHORITY_KEY: &str = "authority";
-const TOKEN_PREFIX: &str = "tokens/";
-const MEMBER_PREFIX: &str = "members/";
+const TOKEN_PREFIX: &str = "token:";
+const MEMBER_PREFIX: &str = "node:";
 
 /// What a cluster is like.
 #[derive(Clone, Debug)]
@@ -61,10 +61,11 @@ struct RegistryState {
 impl MemberRegistry {
     /// Reads what is kept; a cluster that there was not gets an authority.
     pub fn open(rows: Arc<dyn RowStore>, config: RegistryConfig) -> Result<Self> {
-        let authority = open_authority(rows.as_ref(), &config.cluster)?;
+        let kept = rows.load_rows(RowSpace::Members)?.unwrap_or_default();
+        let authority = open_authority(&kept, rows.as_ref(), &config.cluster)?;
         let state = RegistryState {
-            tokens: load_records(rows.as_ref(), TOKEN_PREFIX)?,
-            members: load_records(rows.as_ref(), MEMBER_PREFIX)?,
+            tokens: read_records(&kept, TOKEN_PREFIX)?,
+            members: read_records(&kept, MEMBER_PREFIX)?,
         };
         Ok(Self { config, rows, authority, state: Mutex::new(state) })
     }
@@ -92,7 +93,7 @@ impl MemberRegistry {
             revoked: false,
         };
         let mut state = lock(&self.state);
-        self.rows.save_rows(&[put_row(TOKEN_PREFIX, &record.id, &record)?])?;
+        self.rows.save_rows(RowSpace::Members, &[put_row(TOKEN_PREFIX, &record.id, &record)?])?;
         state.tokens.insert(record.id.clone(), record.clone());
         Ok(NewToken { token, record })
     }
@@ -108,7 +109,7 @@ impl MemberRegistry {
         let known = state.tokens.get(&id.to_string());
         let known = known.ok_or_else(|| Error::not_found(format!("there is no token {id}")))?;
         let record = TokenRecord { revoked: true, ..known.clone() };
-        self.rows.save_rows(&[put_row(TOKEN_PREFIX, &record.id, &record)?])?;
+        self.rows.save_rows(RowSpace::Members, &[put_row(TOKEN_PREFIX, &record.id, &record)?])?;
         state.tokens.insert(record.id.clone(), record);
         Ok(())
     }
@@ -140,10 +141,13 @@ impl MemberRegistry {
             drained: false,
             removed: false,
         };
-        self.rows.save_rows(&[
-            put_row(TOKEN_PREFIX, &token.id, &token)?,
-            put_row(MEMBER_PREFIX, &record.name, &record)?,
-        ])?;
+        self.rows.save_rows(
+            RowSpace::Members,
+            &[
+                put_row(TOKEN_PREFIX, &token.id, &token)?,
+                put_row(MEMBER_PREFIX, &record.name, &record)?,
+            ],
+        )?;
         state.tokens.insert(token.id.clone(), token);
         state.members.insert(record.name.clone(), record.clone());
         Ok(AdmittedNode { record, certificate })
@@ -196,7 +200,8 @@ impl MemberRegistry {
     }
 
     fn save_member(&self, state: &mut RegistryState, record: MemberRecord) -> Result<()> {
-        self.rows.save_rows(&[put_row(MEMBER_PREFIX, &record.name, &record)?])?;
+        self.rows
+            .save_rows(RowSpace::Members, &[put_row(MEMBER_PREFIX, &record.name, &record)?])?;
         state.members.insert(record.name.clone(), record);
         Ok(())
     }
@@ -217,28 +222,22 @@ fn find_member<'a>(state: &'a RegistryState, name: &NodeName) -> Result<&'a Memb
     })
 }
 
-/// The authority in PEM: its certificate, and its key.
-fn open_authority(rows: &dyn RowStore, cluster: &str) -> Result<Authority> {
-    if let Some(kept) = rows.load_rows(AUTHORITY_KEY)?.remove(AUTHORITY_KEY) {
-        let (certificate, key): (String, String) = decode(&kept, AUTHORITY_KEY)?;
+/// The authority that is kept, in PEM with its key; a new one where there is none.
+fn open_authority(kept: &RowMap, rows: &dyn RowStore, cluster: &str) -> Result<Authority> {
+    if let Some(kept) = kept.get(AUTHORITY_KEY) {
+        let (certificate, key): (String, String) = decode(kept, AUTHORITY_KEY)?;
         return Authority::from_pem(&certificate, &key);
     }
     let authority = Authority::generate(cluster)?;
     let pair = (authority.certificate_pem(), authority.key_pem());
-    rows.save_rows(&[RowChange::Put(AUTHORITY_KEY.to_owned(), encode(&pair)?)])?;
+    let row = RowChange::Put(AUTHORITY_KEY.to_owned(), encode(&pair)?);
+    rows.save_rows(RowSpace::Members, &[row])?;
     Ok(authority)
 }
 
-fn load_records<T: DeserializeOwned>(
-    rows: &dyn RowStore,
-    prefix: &str,
-) -> Result<BTreeMap<String, T>> {
-    let rows = rows.load_rows(prefix)?.into_iter();
-    rows.map(|(key, value)| {
-        let name = key.strip_prefix(prefix).unwrap_or(&key).to_owned();
-        Ok((name, decode(&value, &key)?))
-    })
-    .collect()
+fn read_records<T: DeserializeOwned>(kept: &RowMap, prefix: &str) -> Result<BTreeMap<String, T>> {
+    let named = kept.iter().filter_map(|(key, value)| Some((key.strip_prefix(prefix)?, value)));
+    named.map(|(name, value)| Ok((name.to_owned(), decode(value, name)?))).collect()
 }
 
 fn put_row(prefix: &str, name: &str, record: &impl Serialize) -> Result<RowChange> {
@@ -263,8 +262,8 @@ mod tests {
     use tessera_identity::CertificateRequest;
 
     use super::*;
-    use crate::members::row_store::MemoryRows;
     use crate::members::token_record::TokenState;
+    use crate::store::MemoryRows;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -315,10 +314,9 @@ mod tests {
         {
             assert_eq!(states.iter().filter(|found| **found == state).count(), 1, "{states:?}");
         }
-        let kept = rows.load_rows(TOKEN_PREFIX).unwrap();
-        let kept = kept.values().flat_map(|row| String::from_utf8(row.clone()));
-        assert!(kept.collect::<String>().contains(&token.id.to_string()));
-        assert!(!format!("{:?}", rows.load_rows("").unwrap()).contains(&token.secret.to_text()));
+        let kept = rows.load_rows(RowSpace::Members).unwrap().unwrap();
+        let kept: String = kept.values().flat_map(|row| String::from_utf8(row.clone())).collect();
+        assert!(kept.contains(&token.id.to_string()) && !kept.contains(&token.secret.to_text()));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tessera_core::lock;
 
-use crate::store::{IntentChange, StoredIntent};
+use super::intent_store::{IntentChange, StoredIntent};
 
 /// Changes that come within this time are copied together.
 const COPY_INTERVAL: Duration = Duration::from_secs(1);
