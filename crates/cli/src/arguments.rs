@@ -1,8 +1,20 @@
 //! The command line; benchmarks bring their own.
 
+mod access;
+mod admin;
+mod controller;
+mod gateway;
+mod logs;
+mod node;
+mod node_engine;
 pub(crate) mod plan;
 mod serve;
+mod served_models;
 
+pub(crate) use admin::{AdminArguments, ListArguments, TokenCommand};
+pub(crate) use controller::ControllerArguments;
+pub(crate) use logs::LogArguments;
+pub(crate) use node::{NodeAction, NodeCommand, RunNodeArguments};
 pub(crate) use plan::PlanCommand;
 pub(crate) use serve::ServeArguments;
 
@@ -68,6 +80,21 @@ pub(crate) enum Command {
     /// served last (or what PUT /v1/system asked for since). Clients of Triton and KServe work
     /// unchanged. SIGTERM and Ctrl-C let requests finish first; a second one does not.
     Serve(ServeArguments),
+    /// Decide for a cluster: which tasks there are, and which nodes run them
+    ///
+    /// Keeps tasks, tokens and nodes in the repository, whose blocks nodes fetch. It neither
+    /// computes nor answers requests: nodes do, and go on while it is away.
+    Controller(ControllerArguments),
+    /// Run units of a cluster, and answer its clients with --gateway
+    ///
+    /// Joins with a token of `tessera token create`; from then on its certificate, which it renews,
+    /// says who it is. Also: what happens to a node of the cluster (drain, undrain, remove).
+    Node(NodeCommand),
+    /// List the nodes of a cluster
+    Nodes(ListArguments),
+    /// Make, list and revoke tokens that let nodes join a cluster
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Send requests to a server that speaks the Open Inference Protocol, and measure
     ///
     /// A closed loop of clients (--clients), an open loop at a rate (--rate), or a sweep of rates

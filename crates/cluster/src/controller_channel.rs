@@ -54,7 +54,7 @@ impl fmt::Display for ControllerAddress {
 }
 
 /// Connects as a node of the cluster.
-pub async fn connect_with_certificate(
+pub(crate) async fn connect_with_certificate(
     address: &ControllerAddress,
     node: &JoinedNode,
 ) -> Result<Channel> {

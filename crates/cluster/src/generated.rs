@@ -42,7 +42,7 @@ pub struct NodeCertificate {
 /// What a node says.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeReport {
-    #[prost(oneof = "node_report::Report", tags = "1, 2, 3")]
+    #[prost(oneof = "node_report::Report", tags = "1, 2, 3, 4, 5, 6")]
     pub report: ::core::option::Option<node_report::Report>,
 }
 /// Nested message and enum types in `NodeReport`.
@@ -58,6 +58,15 @@ pub mod node_report {
         /// As soon as a ping comes.
         #[prost(message, tag = "3")]
         Pong(super::Pong),
+        /// Its units, all of them, whenever one of them changes.
+        #[prost(message, tag = "4")]
+        Units(super::UnitReports),
+        /// It has carried an assignment out, but for the units, which take their time.
+        #[prost(message, tag = "5")]
+        Applied(super::AssignmentApplied),
+        /// No request is left of those that were accepted before this assignment's routes.
+        #[prost(message, tag = "6")]
+        Drained(super::AssignmentDrained),
     }
 }
 /// What does not change while a node runs.
@@ -78,6 +87,25 @@ pub struct NodeDescription {
     /// Its GPUs.
     #[prost(string, repeated, tag = "5")]
     pub gpus: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Another in each run of the program.
+    #[prost(uint64, tag = "6")]
+    pub run_id: u64,
+    /// Where replies to its gateway go, where it has one.
+    #[prost(message, optional, tag = "7")]
+    pub gateway: ::core::option::Option<GatewayDescription>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GatewayDescription {
+    /// The name of the inbox of replies, and its address as a JSON document.
+    #[prost(string, tag = "1")]
+    pub reply_inbox: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub reply_address: ::prost::bytes::Bytes,
+    /// Where clients reach it.
+    #[prost(string, tag = "3")]
+    pub http: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub grpc: ::prost::alloc::string::String,
 }
 /// How a node is.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -90,9 +118,6 @@ pub struct NodeState {
     /// Cores that nobody else uses.
     #[prost(double, tag = "3")]
     pub idle_cores: f64,
-    /// The last order that it has carried out.
-    #[prost(uint64, tag = "4")]
-    pub applied: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ping {
@@ -104,13 +129,29 @@ pub struct Pong {
     #[prost(uint64, tag = "1")]
     pub number: u64,
 }
+/// A JSON document: a list of UnitReport.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnitReports {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub document: ::prost::bytes::Bytes,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AssignmentApplied {
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AssignmentDrained {
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+}
 /// What a controller says.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeOrder {
     /// Of the controller that says it: what an older one says is not obeyed.
     #[prost(uint64, tag = "1")]
     pub epoch: u64,
-    #[prost(oneof = "node_order::Order", tags = "2, 3, 4")]
+    #[prost(oneof = "node_order::Order", tags = "2, 3, 4, 5")]
     pub order: ::core::option::Option<node_order::Order>,
 }
 /// Nested message and enum types in `NodeOrder`.
@@ -122,9 +163,11 @@ pub mod node_order {
         /// It does not belong to the cluster any more, and why.
         #[prost(message, tag = "3")]
         Removed(super::Removed),
-        /// Names of nodes that do not belong to the cluster any more, all of them.
+        /// Names in certificates of nodes that do not belong to the cluster any more, all of them.
         #[prost(message, tag = "4")]
         RemovedNodes(super::RemovedNodes),
+        #[prost(message, tag = "5")]
+        Assignment(super::Assignment),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -135,7 +178,46 @@ pub struct Removed {
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemovedNodes {
     #[prost(string, repeated, tag = "1")]
-    pub names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    pub certificate_names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// What a node is to do. Parts that are left out are as before; each is a JSON document.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Assignment {
+    /// Grows with each.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// A list of Unit: what is to run there, and nothing else.
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    pub units: ::core::option::Option<::prost::bytes::Bytes>,
+    /// Addresses by name: whom its units send to.
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    pub peers: ::core::option::Option<::prost::bytes::Bytes>,
+    /// A list of TaskRoute: what its gateway serves.
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    pub routes: ::core::option::Option<::prost::bytes::Bytes>,
+    /// A list of UnitInstances: what its gateway sends to.
+    #[prost(bytes = "bytes", optional, tag = "5")]
+    pub instances: ::core::option::Option<::prost::bytes::Bytes>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ContentRequest {
+    /// block or weight.
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// Its hash in hexadecimal digits.
+    #[prost(string, tag = "2")]
+    pub hash: ::prost::alloc::string::String,
+    /// From where on.
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ContentChunk {
+    /// The length of all of it, in the first chunk.
+    #[prost(uint64, tag = "1")]
+    pub total: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub bytes: ::prost::bytes::Bytes,
 }
 /// Generated client implementations.
 pub mod membership_client {
@@ -743,6 +825,284 @@ pub mod node_control_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "tessera.cluster.v1.NodeControl";
     impl<T> tonic::server::NamedService for NodeControlServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Generated client implementations.
+pub mod content_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value
+    )]
+    use tonic::codegen::http::Uri;
+    use tonic::codegen::*;
+    /// Content of the cluster's repository, for its nodes.
+    #[derive(Debug, Clone)]
+    pub struct ContentClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl ContentClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> ContentClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> ContentClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                    http::Request<tonic::body::Body>,
+                    Response = http::Response<
+                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                    >,
+                >,
+            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
+                Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            ContentClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// The bytes of some content from an offset on.
+        pub async fn fetch(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ContentRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ContentChunk>>,
+            tonic::Status,
+        > {
+            self.inner.ready().await.map_err(|e| {
+                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
+            })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/tessera.cluster.v1.Content/Fetch");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("tessera.cluster.v1.Content", "Fetch"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod content_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with ContentServer.
+    #[async_trait]
+    pub trait Content: std::marker::Send + std::marker::Sync + 'static {
+        /// Server streaming response type for the Fetch method.
+        type FetchStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ContentChunk, tonic::Status>,
+            > + std::marker::Send
+            + 'static;
+        /// The bytes of some content from an offset on.
+        async fn fetch(
+            &self,
+            request: tonic::Request<super::ContentRequest>,
+        ) -> std::result::Result<tonic::Response<Self::FetchStream>, tonic::Status>;
+    }
+    /// Content of the cluster's repository, for its nodes.
+    #[derive(Debug)]
+    pub struct ContentServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> ContentServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for ContentServer<T>
+    where
+        T: Content,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/tessera.cluster.v1.Content/Fetch" => {
+                    #[allow(non_camel_case_types)]
+                    struct FetchSvc<T: Content>(pub Arc<T>);
+                    impl<T: Content> tonic::server::ServerStreamingService<super::ContentRequest> for FetchSvc<T> {
+                        type Response = super::ContentChunk;
+                        type ResponseStream = T::FetchStream;
+                        type Future =
+                            BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ContentRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move { <T as Content>::fetch(&inner, request).await };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FetchSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => Box::pin(async move {
+                    let mut response = http::Response::new(tonic::body::Body::default());
+                    let headers = response.headers_mut();
+                    headers.insert(
+                        tonic::Status::GRPC_STATUS,
+                        (tonic::Code::Unimplemented as i32).into(),
+                    );
+                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
+                    Ok(response)
+                }),
+            }
+        }
+    }
+    impl<T> Clone for ContentServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "tessera.cluster.v1.Content";
+    impl<T> tonic::server::NamedService for ContentServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
 use tessera_core::{Error, ErrorKind, Result};
 use tessera_identity::{CertificateRequest, JoinToken, NodeName};
 use tonic::Code;
@@ -14,7 +15,7 @@ use crate::wire::{JoinRequest, NodeCertificate};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A node of a cluster, as it keeps itself.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinedNode {
     /// What it is called.
     pub name: NodeName,
@@ -26,8 +27,10 @@ pub struct JoinedNode {
     pub key_pem: String,
     /// Whom it believes, in PEM.
     pub authority_pem: String,
-    /// Until when its certificate is believed.
+    /// Until when its certificate is believed, and since when it has it.
     pub expires: SystemTime,
+    /// See `expires`.
+    pub renewed: SystemTime,
 }
 
 /// Becomes a node of the cluster that a token is for.
@@ -47,17 +50,42 @@ pub async fn join_cluster(
     call.set_timeout(ANSWER_TIMEOUT);
     let reply = MembershipClient::new(channel).join(call).await;
     let reply = reply.map_err(|status| status_error(address, &status))?.into_inner();
-    let NodeCertificate { certificate, authority, expires } = reply
+    let certificate = reply
         .certificate
         .ok_or_else(|| Error::invalid(format!("controller {address}: there is no certificate")))?;
-    Ok(JoinedNode {
+    let node = JoinedNode {
         name: name.clone(),
         cluster: reply.cluster,
-        certificate_pem: certificate,
+        certificate_pem: String::new(),
         key_pem: request.key_pem(),
-        authority_pem: authority,
-        expires: SystemTime::UNIX_EPOCH + Duration::from_secs(expires),
-    })
+        authority_pem: String::new(),
+        expires: SystemTime::UNIX_EPOCH,
+        renewed: SystemTime::UNIX_EPOCH,
+    };
+    node.with_certificate(certificate)
+}
+
+impl JoinedNode {
+    /// The same with another certificate.
+    pub(crate) fn with_certificate(&self, certificate: NodeCertificate) -> Result<Self> {
+        let NodeCertificate { certificate, authority, expires } = certificate;
+        if certificate.is_empty() || authority.is_empty() {
+            return Err(Error::invalid("a certificate of the cluster: there is nothing in it"));
+        }
+        Ok(Self {
+            certificate_pem: certificate,
+            authority_pem: authority,
+            expires: SystemTime::UNIX_EPOCH + Duration::from_secs(expires),
+            renewed: SystemTime::now(),
+            ..self.clone()
+        })
+    }
+
+    /// When to ask for another certificate: half of its life is left then.
+    pub fn renew_at(&self) -> SystemTime {
+        let life = self.expires.duration_since(self.renewed).unwrap_or_default();
+        self.renewed + life / 2
+    }
 }
 
 /// What a controller's refusal means.

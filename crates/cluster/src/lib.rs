@@ -7,12 +7,23 @@
 
 #![forbid(unsafe_code)]
 
+mod assignment;
 mod authority_verifier;
 mod controller_channel;
 mod join;
+mod session;
+mod unit_report;
 #[allow(missing_docs, clippy::all, unused_qualifications, reason = "generated")]
 #[path = "generated.rs"]
 pub mod wire;
 
-pub use controller_channel::{ControllerAddress, connect_with_certificate};
+pub use assignment::{NodeAssignment, PeerAddresses, UnitInstances, read_document, write_document};
+pub use controller_channel::ControllerAddress;
 pub use join::{JoinedNode, join_cluster};
+pub use session::{ControllerConnection, NodeSession};
+pub use unit_report::{InstanceDetail, UnitReport, UnitState};
+
+/// The names in the certificate of whoever sent a request, put there by whoever accepted its
+/// connection; none where it showed no certificate.
+#[derive(Clone, Debug, Default)]
+pub struct PeerNames(pub Vec<String>);

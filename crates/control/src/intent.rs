@@ -10,6 +10,7 @@ use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use tessera_core::Device;
 use tessera_deploy::{Batching, BatchingChoice, Isolation};
+use tessera_identity::NodeName;
 
 /// Which tasks there should be.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -107,6 +108,9 @@ pub struct TaskDefinition {
     /// What its blocks run on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceChoice>,
+    /// The nodes that its blocks run at, in a cluster; where it does not say they are placed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeChoice>,
     /// Whether requests are put together.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_batching")]
     pub batching: Option<BatchingChoice>,
@@ -127,6 +131,7 @@ impl TaskDefinition {
             isolation: None,
             replicas: None,
             device: None,
+            node: None,
             batching: None,
             max_rows: None,
         }
@@ -171,20 +176,26 @@ pub struct PathStep {
     pub device: Option<DeviceChoice>,
 }
 
-/// What blocks run on.
+/// What is chosen for the blocks of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DeviceChoice {
-    /// All of them on the same.
-    All(Device),
+pub enum BlockChoice<T> {
+    /// The same for all of them.
+    All(T),
     /// One for each block, in their order.
-    Each(Vec<Device>),
+    Each(Vec<T>),
 }
 
-impl Serialize for DeviceChoice {
+/// What blocks run on.
+pub type DeviceChoice = BlockChoice<Device>;
+
+/// The nodes that blocks run at.
+pub type NodeChoice = BlockChoice<NodeName>;
+
+impl<T: Display> Serialize for BlockChoice<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::All(device) => serializer.collect_str(device),
-            Self::Each(devices) => serializer.collect_seq(devices.iter().map(Device::to_string)),
+            Self::All(one) => serializer.collect_str(one),
+            Self::Each(each) => serializer.collect_seq(each.iter().map(T::to_string)),
         }
     }
 }

@@ -8,7 +8,9 @@ use serde_json::Value;
 use tessera_core::{Device, Result};
 use tessera_deploy::{Batching, BatchingChoice, Isolation};
 
-use crate::intent::{DeviceChoice, PathStep, StepInput, System, TaskDefinition, TaskPath};
+use crate::intent::{
+    BlockChoice, DeviceChoice, NodeChoice, PathStep, StepInput, System, TaskDefinition, TaskPath,
+};
 use crate::located_value::{LocatedValue, Problems};
 use crate::names::{self, shorten_name};
 
@@ -22,16 +24,21 @@ pub(crate) const WEIGHTS: RangeInclusive<u64> = 1..=1000;
 /// Milliseconds that a batch may wait for others.
 pub const WAIT_MS: RangeInclusive<u64> = 0..=60_000;
 
+/// Seconds for which a token lets a node in: up to 30 days.
+pub(crate) const TOKEN_SECONDS: RangeInclusive<u64> = 1..=2_592_000;
+
 /// What a device is called, as a regular expression.
 pub(crate) const DEVICE_PATTERN: &str = "^(cpu|cuda:[0-9]{1,3})$";
 
 const EXPECTED_DEVICE: &str = "\"cpu\" or \"cuda:N\"";
 const EXPECTED_DEVICES: &str = "\"cpu\", \"cuda:N\", or a list with one for each block";
+const EXPECTED_NODE: &str = "the name of a node";
+const EXPECTED_NODES: &str = "the name of a node, or a list with one for each block";
 const EXPECTED_BLOCK: &str = "the name of a model, MODEL/NUMBER, or the hash of a block";
 const EXPECTED_STEP_INPUT: &str = "STEP, STEP.N or $N";
 const SYSTEM_FIELDS: [&str; 4] = ["blocks", "tasks", "fusion", "isolation"];
 const STEP_FIELDS: [&str; 4] = ["name", "block", "inputs", "device"];
-const TASK_FIELDS: [&str; 11] = [
+const TASK_FIELDS: [&str; 12] = [
     "path",
     "model",
     "exits",
@@ -41,6 +48,7 @@ const TASK_FIELDS: [&str; 11] = [
     "isolation",
     "replicas",
     "device",
+    "node",
     "batching",
     "max_rows",
 ];
@@ -79,6 +87,20 @@ pub(crate) fn read_threshold(document: &Value) -> Result<f32> {
     problems.into_result()?;
     // Without a problem there is one.
     Ok(threshold.unwrap_or_default())
+}
+
+/// Reads `{"life_seconds": 3600}`; an hour where nothing is said.
+pub(crate) fn read_token_life(document: &Value) -> Result<Duration> {
+    const HOUR: u64 = 3600;
+    let mut problems = Problems::default();
+    let located = LocatedValue::at_root(document);
+    let mut seconds = None;
+    if located.is_object_of(&["life_seconds"], &mut problems) {
+        let field = located.get_field("life_seconds");
+        seconds = field.and_then(|field| field.expect_integer(TOKEN_SECONDS, &mut problems));
+    }
+    problems.into_result()?;
+    Ok(Duration::from_secs(seconds.unwrap_or(HOUR)))
 }
 
 /// Values that are wrong are left out of what it returns: there is an error then anyway.
@@ -175,6 +197,7 @@ impl IntentReader {
         task.isolation =
             located.get_field("isolation").and_then(|located| self.read_isolation(&located));
         task.device = located.get_field("device").and_then(|located| self.read_devices(&located));
+        task.node = located.get_field("node").and_then(|located| self.read_nodes(&located));
         task.batching =
             located.get_field("batching").and_then(|located| self.read_batching(&located));
         task.deadline_ms = self.read_integer(located, "deadline_ms", DEADLINE_MS);
@@ -222,18 +245,41 @@ impl IntentReader {
 
     /// A device for all blocks, or a list with one for each.
     fn read_devices(&mut self, located: &LocatedValue<'_>) -> Option<DeviceChoice> {
+        self.read_choice(located, |reader, located, is_one| {
+            reader.read_device(located, if is_one { EXPECTED_DEVICES } else { EXPECTED_DEVICE })
+        })
+    }
+
+    /// A node for all blocks, or a list with one for each.
+    fn read_nodes(&mut self, located: &LocatedValue<'_>) -> Option<NodeChoice> {
+        self.read_choice(located, |reader, located, is_one| {
+            let node = located.value.as_str().and_then(|text| text.parse().ok());
+            if node.is_none() {
+                let expected = if is_one { EXPECTED_NODES } else { EXPECTED_NODE };
+                located.report_unexpected(expected, &mut reader.problems);
+            }
+            node
+        })
+    }
+
+    /// Something for all blocks, or a list with one for each; `read` learns which it is.
+    fn read_choice<T>(
+        &mut self,
+        located: &LocatedValue<'_>,
+        mut read: impl FnMut(&mut Self, &LocatedValue<'_>, bool) -> Option<T>,
+    ) -> Option<BlockChoice<T>> {
         if !located.value.is_array() {
-            return self.read_device(located, EXPECTED_DEVICES).map(DeviceChoice::All);
+            return read(self, located, true).map(BlockChoice::All);
         }
         let items = located.array_items(&mut self.problems);
         if items.is_empty() {
             self.problems
                 .add_problem(&located.path, "the list is empty, expected one for each block");
         }
-        let devices = items.iter().map(|located| self.read_device(located, EXPECTED_DEVICE));
+        let each = items.iter().map(|located| read(self, located, false));
         // All of them are looked at, so that all that is wrong is told.
-        let devices: Vec<Option<Device>> = devices.collect();
-        devices.into_iter().collect::<Option<Vec<_>>>().map(DeviceChoice::Each)
+        let each: Vec<Option<T>> = each.collect();
+        each.into_iter().collect::<Option<Vec<_>>>().map(BlockChoice::Each)
     }
 
     fn read_device(&mut self, located: &LocatedValue<'_>, expected: &str) -> Option<Device> {

@@ -5,6 +5,7 @@
 
 mod api;
 mod change;
+mod cluster;
 mod intent;
 mod intent_reader;
 mod json;
@@ -22,10 +23,15 @@ mod task_defaults;
 #[cfg(test)]
 mod tests;
 
-pub use api::{control_router, control_routes};
+pub use api::{control_router, control_routes, controller_router};
 pub use change::{Changed, Fused};
+pub use cluster::{
+    ClusterAdmin, ClusterSite, ContentReader, ContentSlice, NodeStatus, NodeTable, TokenStatus,
+    cluster_services,
+};
 pub use intent::{
-    DeviceChoice, PathStep, StepInput, System, SystemSettings, TaskDefinition, TaskPath,
+    BlockChoice, DeviceChoice, NodeChoice, PathStep, StepInput, System, SystemSettings,
+    TaskDefinition, TaskPath,
 };
 pub use intent_reader::{REPLICAS, ROWS, WAIT_MS};
 pub use json::read_json;

@@ -127,7 +127,7 @@ impl Manager {
             let Some(change) = run_blocking(move || planning.plan_restored()).await? else {
                 return Ok(Restored::default());
             };
-            let changed = match inner.carry_out(change.clone(), ChangeScope::System).await {
+            let changed = match inner.carry_out(change.clone(), ChangeScope::Restored).await {
                 Ok(changed) => changed,
                 Err(error) => {
                     tracing::error!(%error, "what was kept can't all be served: one by one");
@@ -219,6 +219,8 @@ impl Manager {
 enum ChangeScope {
     /// All tasks.
     System,
+    /// All tasks, as they were served before.
+    Restored,
     /// One of them.
     Task(String),
 }
@@ -332,7 +334,13 @@ impl ManagerInner {
             (state.task_change(&change), state.undo_change(&change), kept, fusion)
         };
         let held = self.hold_content(&change).await?;
-        let applied = self.site.apply_tasks(wanted, change.settings.fusion).await?;
+        let fusion = change.settings.fusion;
+        let applied = match scope {
+            ChangeScope::Restored => self.site.adopt_tasks(wanted, fusion).await?,
+            ChangeScope::System | ChangeScope::Task(_) => {
+                self.site.apply_tasks(wanted, fusion).await?
+            }
+        };
         if let Err(error) = self.save_change(kept).await {
             if let Err(second) = self.site.apply_tasks(undo, fusion_before).await {
                 tracing::error!(%second, "a change that was not kept could not be taken back");
@@ -362,7 +370,9 @@ impl ManagerInner {
     fn describe_change(&self, applied: AppliedUnits, scope: &ChangeScope) -> Changed {
         let state = self.state();
         let tasks: Vec<&str> = match scope {
-            ChangeScope::System => state.stored.system.tasks.keys().map(String::as_str).collect(),
+            ChangeScope::System | ChangeScope::Restored => {
+                state.stored.system.tasks.keys().map(String::as_str).collect()
+            }
             ChangeScope::Task(name) => vec![name.as_str()],
         };
         let planned = tasks.iter().filter_map(|name| state.planned.get(*name));

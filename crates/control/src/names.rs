@@ -20,6 +20,12 @@ pub(crate) const BLOCK_PATTERN: &str = concat!("^", name_pattern!(), "(/[0-9]{1,
 pub(crate) const STEP_INPUT_PATTERN: &str =
     concat!("^(\\$[0-9]{1,4}|", name_pattern!(), "(/[0-9]{1,9})?(\\.[0-9]{1,4})?)$");
 
+/// What a node is called, as a regular expression.
+pub(crate) const NODE_PATTERN: &str = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$";
+
+/// What a token is listed under, as a regular expression.
+pub(crate) const TOKEN_PATTERN: &str = "^[0-9a-f]{8}$";
+
 /// What a unit may be called, or the beginning of its name or of a hash.
 pub(crate) const UNIT_PATTERN: &str = "^[a-zA-Z0-9][a-zA-Z0-9_.@:+-]{0,127}$";
 

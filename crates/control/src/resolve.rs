@@ -8,7 +8,7 @@ use tessera_core::{Device, Error, Result};
 use tessera_deploy::{Isolation, PathPart, PathPartInput, TaskSettings, compose_path};
 use tessera_graph::BlockGraph;
 
-use crate::intent::{DeviceChoice, PathStep, StepInput, TaskDefinition, TaskPath};
+use crate::intent::{DeviceChoice, NodeChoice, PathStep, StepInput, TaskDefinition, TaskPath};
 use crate::names::shorten_name;
 use crate::site::Catalogue;
 use crate::task_defaults::TaskDefaults;
@@ -120,6 +120,13 @@ pub(crate) fn resolve_settings(
         replicas: task.replicas.unwrap_or(usual.replicas),
         device,
         device_overrides,
+        nodes: match &task.node {
+            None => usual.nodes,
+            Some(NodeChoice::All(node)) => vec![node.as_str().into()],
+            Some(NodeChoice::Each(nodes)) => {
+                nodes.iter().map(|node| node.as_str().into()).collect()
+            }
+        },
         batching: task.batching.unwrap_or(usual.batching),
         max_rows: task.max_rows.unwrap_or(usual.max_rows),
     }

@@ -70,6 +70,9 @@ pub struct UnitStatus {
     pub isolation: String,
     /// What it runs on.
     pub device: String,
+    /// The node that it runs at, in a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// Bytes of its weights.
     pub weight_bytes: u64,
     /// Rows that are put together, where any are.
@@ -148,6 +151,16 @@ pub trait Site: Send + Sync + 'static {
     /// disturbed; where it fails nothing has changed.
     fn apply_tasks(&self, change: TaskChange, fusion: bool)
     -> SiteFuture<'_, Result<AppliedUnits>>;
+
+    /// Serves what was served before this process began. Whoever is away for now is no reason to
+    /// leave a task out.
+    fn adopt_tasks(
+        &self,
+        change: TaskChange,
+        fusion: bool,
+    ) -> SiteFuture<'_, Result<AppliedUnits>> {
+        self.apply_tasks(change, fusion)
+    }
 
     /// The units that these tasks use, in the order in which requests pass them, each once.
     fn used_units(&self, tasks: &[&str]) -> Vec<UsedUnit>;

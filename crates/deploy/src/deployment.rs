@@ -117,6 +117,11 @@ impl Deployment {
         numbers.filter_map(|number| self.names.get(number).cloned()).collect()
     }
 
+    /// A task.
+    pub fn find_planned(&self, task: &str) -> Option<&Arc<PlannedTask>> {
+        Some(&self.tasks.get(task)?.task)
+    }
+
     /// The route of a task.
     pub fn find_route(&self, task: &str) -> Option<&Arc<TaskRoute>> {
         Some(&self.tasks.get(task)?.route)
@@ -258,7 +263,8 @@ impl Deployment {
         for range in groups {
             let (graph, inputs, outputs) = extract_subgraph(&task.graph, range.clone());
             let device = task.settings.device_of(range.start);
-            let key = unit_id(&graph, device);
+            let node = task.settings.node_of(range.start);
+            let key = unit_id(&graph, device, node.map(|node| &**node));
             let wish = UnitWish {
                 isolation: task.settings.isolation,
                 replicas: task.settings.replicas,
@@ -276,7 +282,14 @@ impl Deployment {
                 Entry::Vacant(place) => {
                     touched.insert(key.clone(), None);
                     self.next_number += 1;
-                    place.insert(SharedUnit::new(self.next_number, &key, graph, device, wish))
+                    let place_of_unit = (device, node.map(|node| node.to_string()));
+                    place.insert(SharedUnit::new(
+                        self.next_number,
+                        &key,
+                        graph,
+                        place_of_unit,
+                        wish,
+                    ))
                 }
             };
             shared.add_task(number, wish);

@@ -2,7 +2,7 @@
 //!
 //! A hop between them would share nothing, and costs a queue, memory for what is handed over, and
 //! what the engine could have optimised across the border. An exit between two blocks keeps them
-//! apart, as a request may leave there, and so does another device.
+//! apart, as a request may leave there, and so does another device or node.
 //!
 //! What is known of all tasks is kept from change to change: a task that comes or goes is compared
 //! with the neighbours of its own blocks, however many tasks there are.
@@ -327,6 +327,7 @@ fn is_joinable(task: &PlannedTask, index: usize) -> bool {
     task.graph.exit_of(index).is_none()
         && task.graph.exit_of(index - 1).is_none()
         && task.settings.device_of(index) == task.settings.device_of(index - 1)
+        && task.settings.node_of(index) == task.settings.node_of(index - 1)
 }
 
 fn block_pairs(task: &PlannedTask, blocks: &[BlockKey]) -> HashSet<(BlockKey, BlockKey)> {
@@ -340,6 +341,7 @@ fn block_key(task: &PlannedTask, index: usize) -> BlockKey {
     let mut hasher = blake3::Hasher::new();
     hasher.update(node.block.as_bytes());
     hasher.update(task.settings.device_of(index).to_string().as_bytes());
+    hasher.update(task.settings.node_of(index).map_or(&[][..], |node| node.as_bytes()));
     let mut symbols: Vec<&str> = Vec::new();
     for &source in &node.inputs {
         let Some(known) = graph.source_type(source) else {

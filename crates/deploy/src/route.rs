@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tessera_core::{Dim, Error, Result, TensorType};
 use tessera_graph::{ScoreKind, TensorPort, TensorSource};
 
@@ -14,7 +15,7 @@ use crate::task::PlannedTask;
 use crate::unit::UnitId;
 
 /// One step of a route.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteStep {
     /// The unit.
     pub unit: UnitId,
@@ -28,7 +29,7 @@ pub struct RouteStep {
 }
 
 /// A side exit of a route.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RouteExit {
     /// Name of its output in the model.
     pub name: String,
@@ -41,7 +42,7 @@ pub struct RouteExit {
 }
 
 /// How a task is served.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskRoute {
     /// The task.
     pub task: String,

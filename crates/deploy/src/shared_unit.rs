@@ -40,11 +40,11 @@ impl SharedUnit {
         number: u64,
         key: &UnitId,
         graph: BlockGraph,
-        device: Device,
+        (device, node): (Device, Option<String>),
         wish: UnitWish,
     ) -> Self {
         let UnitWish { isolation, replicas, batching, is_batchable, has_exits } = wish;
-        let settings = UnitSettings { isolation, replicas, device, batching };
+        let settings = UnitSettings { isolation, replicas, device, node, batching };
         let (id, takes_single_rows) = (name_unit(key, &settings), has_exits);
         let unit = Arc::new(Unit { id, graph, settings, is_batchable, takes_single_rows });
         Self { number, unit, tasks: BTreeMap::new(), wishes: BTreeMap::new() }
@@ -89,6 +89,7 @@ impl SharedUnit {
             isolation: wishes().map(|wish| wish.isolation).max().unwrap_or(before.isolation),
             replicas: wishes().map(|wish| wish.replicas).max().unwrap_or(before.replicas),
             device: before.device,
+            node: before.node.clone(),
             batching: wishes().map(|wish| wish.batching).max().unwrap_or(before.batching),
         };
         // Proved for one path, it holds for all: the same blocks compute the same.
@@ -107,7 +108,7 @@ impl SharedUnit {
 
 /// A name of what is computed and how: units that run in another way can't stand for each other.
 fn name_unit(key: &UnitId, settings: &UnitSettings) -> UnitId {
-    let UnitSettings { isolation, replicas: _, device: _, batching } = settings;
+    let UnitSettings { isolation, replicas: _, device: _, node: _, batching } = settings;
     let mut hasher = blake3::Hasher::new();
     hasher.update(key.0.as_bytes());
     hasher.update(format!("{isolation} {batching:?}").as_bytes());

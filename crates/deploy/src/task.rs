@@ -1,6 +1,7 @@
 //! A task that is to be served: what fusion, units and routes are made from.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tessera_core::Device;
@@ -30,6 +31,8 @@ pub struct TaskSettings {
     pub device: Device,
     /// Blocks that run on something else, by their number in its path.
     pub device_overrides: BTreeMap<usize, Device>,
+    /// The nodes that its blocks run at, by their number in its path; empty where there is one host.
+    pub nodes: Vec<Arc<str>>,
     /// Whether requests are put together.
     pub batching: BatchingChoice,
     /// Most rows of one request.
@@ -40,6 +43,11 @@ impl TaskSettings {
     /// What a block of its path runs on.
     pub fn device_of(&self, block: usize) -> Device {
         self.device_overrides.get(&block).copied().unwrap_or(self.device)
+    }
+
+    /// The node that a block of its path runs at; `None` where there is one host.
+    pub fn node_of(&self, block: usize) -> Option<&Arc<str>> {
+        self.nodes.get(block)
     }
 }
 
@@ -53,6 +61,7 @@ impl Default for TaskSettings {
             replicas: 1,
             device: Device::Cpu,
             device_overrides: BTreeMap::new(),
+            nodes: Vec::new(),
             batching: BatchingChoice::Auto,
             max_rows: DEFAULT_MAX_ROWS,
         }

@@ -31,6 +31,9 @@ pub struct UnitSettings {
     pub replicas: usize,
     /// What it runs on.
     pub device: Device,
+    /// The node that it runs at; `None` where there is one host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// Whether requests are put together.
     pub batching: BatchingChoice,
 }
@@ -58,11 +61,12 @@ impl Unit {
     }
 }
 
-/// A name that follows from blocks, wiring, types and what it runs on, and from no names of
+/// A name that follows from blocks, wiring, types, what it runs on and where, and from no names of
 /// tensors.
-pub(crate) fn unit_id(graph: &BlockGraph, device: Device) -> UnitId {
+pub(crate) fn unit_id(graph: &BlockGraph, device: Device, node: Option<&str>) -> UnitId {
     let mut hasher = blake3::Hasher::new();
     hasher.update(device.to_string().as_bytes());
+    hasher.update(node.map_or(&[][..], str::as_bytes));
     let mut symbols = BTreeMap::new();
     for port in &graph.inputs {
         hash_tensor_type(&mut hasher, &port.tensor_type, &mut symbols);

@@ -11,9 +11,6 @@ use tokio::sync::oneshot;
 use crate::inference::{InferenceResponse, Refusal};
 use crate::routing_table::TaskEntry;
 
-/// The inbox that replies come to.
-pub(crate) const REPLY_INBOX: &str = "replies";
-
 /// What a client gets.
 pub(crate) type InferenceResult = Result<InferenceResponse, Refusal>;
 

@@ -77,6 +77,7 @@ fn start(
     address.device = Some(Device::Cuda(7));
     peers.add_peer("instance", address);
     let dispatcher = Dispatcher::start_empty(DispatcherOptions {
+        reply_inbox: "replies".to_owned(),
         endpoint: here.clone(),
         peers: Arc::clone(&peers),
         cores: 1,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use tessera_core::{Error, Result};
 
 /// Longest name: a label of DNS.
@@ -13,7 +14,8 @@ const NODE_DOMAIN: &str = "node.tessera";
 pub const CONTROLLER_CERTIFICATE_NAME: &str = "controller.tessera";
 
 /// What a node of a cluster is called: small letters, digits and dashes, as in a label of DNS.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct NodeName(String);
 
 impl NodeName {
@@ -54,6 +56,20 @@ impl FromStr for NodeName {
             "{text:?} is no name of a node: expected 1 to {LONGEST_NAME} small letters, digits and \
              dashes, no dash first or last"
         )))
+    }
+}
+
+impl TryFrom<String> for NodeName {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<NodeName> for String {
+    fn from(name: NodeName) -> Self {
+        name.0
     }
 }
 

@@ -10,9 +10,12 @@ use crate::unfinished_files::unfinished_prefix;
 
 /// What kind of content a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum ContentKind {
+pub enum ContentKind {
+    /// A block, without its weights.
     Block,
+    /// The elements of a weight.
     Weight,
+    /// How blocks hang together in a model.
     Model,
 }
 
@@ -28,7 +31,7 @@ impl ContentKind {
     }
 
     /// How messages name it.
-    pub(crate) fn display_name(self) -> &'static str {
+    pub fn display_name(self) -> &'static str {
         match self {
             Self::Block => "block",
             Self::Weight => "weight",

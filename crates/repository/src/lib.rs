@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod content_transfer;
 mod files;
 mod holds;
 mod load;
@@ -29,6 +30,8 @@ mod model_set;
 mod store;
 pub mod unfinished_files;
 
+pub use content_transfer::{ContentImport, ContentName, ContentRange};
+pub use files::ContentKind;
 pub use holds::{ContentHolder, ContentUse, HeldContent};
 pub use maintenance::{GcReport, RepositoryProblem, RepositoryUsage};
 pub use model_config::{

@@ -21,6 +21,8 @@ pub enum PortKind {
     Metrics,
     /// The control plane.
     Control,
+    /// Nodes of a cluster, which have certificates of their own.
+    Cluster,
 }
 
 /// Who may ask a server.
@@ -80,6 +82,7 @@ pub(crate) fn required_roles(port: PortKind, method: &Method, path: &str) -> &'s
     const CHANGING: &[Role] = &[Role::Change];
     let is_reading = method == Method::GET || method == Method::HEAD;
     match port {
+        PortKind::Cluster => ANYBODY,
         PortKind::Metrics => OBSERVING,
         PortKind::Control if is_reading => OBSERVING,
         PortKind::Control => CHANGING,

@@ -17,6 +17,9 @@ use crate::input_memory::InputMemory;
 use crate::listeners::{ListenSetting, Listener, PortContext, RunningListener};
 use crate::transport::TransportPart;
 
+/// The inbox of replies where one dispatcher has all units to itself.
+pub(crate) const REPLY_INBOX: &str = "replies";
+
 /// Bytes of inputs that may wait.
 const MAX_WAITING_BYTES: usize = 512 << 20;
 
@@ -24,10 +27,12 @@ const MAX_WAITING_BYTES: usize = 512 << 20;
 const RELEASE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What a dispatcher is made of.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct DispatchConfig {
     /// Cores that what it dispatches to computes on.
     pub cores: NonZeroUsize,
+    /// The name of the inbox that replies come to, which nobody else has who sends to its units.
+    pub reply_inbox: String,
 }
 
 /// A dispatcher that knows no task yet, with the memory that inputs are in.
@@ -48,6 +53,7 @@ impl DispatchConfig {
         let dispatcher = Dispatcher::start_empty(DispatcherOptions {
             endpoint: transport.endpoint.clone(),
             peers: Arc::clone(&transport.peers),
+            reply_inbox: self.reply_inbox,
             cores: self.cores.get(),
             allocate_input: Arc::new(move |dtype, shape| allocator.allocate_tensor(dtype, shape)),
             export_input: Arc::new(move |tensor, device| exporter.place_for_reader(tensor, device)),

@@ -10,9 +10,10 @@ use tokio::task::JoinHandle;
 
 use crate::access::{Access, PortKind};
 use crate::audit::AuditTrail;
-use crate::connection::serve_connections;
+use crate::connection::{ConnectionTimes, serve_connections};
 use crate::request_guard::{RequestGuard, guard_request};
 use crate::shutdown::ShutdownSignal;
+use crate::tls::TlsSource;
 
 /// An address to listen on.
 #[derive(Clone, Debug)]
@@ -79,6 +80,13 @@ impl Listener {
         let PortContext { access, audit, closed } = context.clone();
         let guard = RequestGuard { access: Arc::clone(&access), audit, port: self.kind };
         let router = router.layer(from_fn_with_state(Arc::new(guard), guard_request));
-        tokio::spawn(serve_connections(self.socket, router, access, closed))
+        let acceptor = move || access.tls.as_ref().map(TlsSource::acceptor);
+        let times = ConnectionTimes::CLIENTS;
+        tokio::spawn(serve_connections(self.socket, router, acceptor, times, closed))
+    }
+
+    /// The socket itself.
+    pub(crate) fn into_socket(self) -> TcpListener {
+        self.socket
     }
 }

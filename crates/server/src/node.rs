@@ -5,14 +5,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tessera_core::{Device, Error, Result};
+use tessera_deploy::Unit;
 use tessera_engine::{CudaOptions, EngineName};
-use tessera_node::{NodeEvent, NodeOptions, NodeSupervisor, RunLimits};
+use tessera_node::{Calibration, NodeEvent, NodeOptions, NodeSupervisor, RunLimits};
 use tessera_telemetry::GpuSample;
 
 use crate::gpu_sampler::GpuSampler;
 use crate::host_memory::host_memory_bytes;
 use crate::state_folder::state_folder;
 use crate::transport::TransportPart;
+
+/// Requests of one task whose rows may leave at exits travel row by row: so many of them at a time.
+const ROWS_AT_A_TIME: usize = 32;
 
 /// What a node is made of.
 #[derive(Clone, Debug)]
@@ -27,6 +31,8 @@ pub struct NodeConfig {
     pub cores: NonZeroUsize,
     /// What bounds runs; where nothing is said of memory, half of what there is.
     pub run_limits: RunLimits,
+    /// The number of its first start: see [`NodeOptions::first_start`].
+    pub first_start: u64,
 }
 
 /// A node that runs nothing yet.
@@ -52,6 +58,7 @@ impl NodeConfig {
             program: own_program()?,
             cache: Some(state_folder(&self.repository).join("prepared")),
             repository: self.repository,
+            first_start: self.first_start,
         };
         let supervisor = NodeSupervisor::new(options, Arc::clone(&transport.peers), on_event)?;
         Ok(NodePart { supervisor, gpus: GpuSampler::default() })
@@ -69,6 +76,20 @@ impl NodePart {
     pub(crate) fn sample_gpus(&self, devices: impl Iterator<Item = Device>) -> Vec<GpuSample> {
         self.gpus.sample_gpus(devices)
     }
+}
+
+/// How many requests may be on their way to or through one instance of a unit.
+pub(crate) fn instance_window(
+    unit: &Unit,
+    calibration: Option<&Calibration>,
+    cores: NonZeroUsize,
+) -> usize {
+    let batching = calibration.and_then(|calibration| calibration.batching);
+    let batch = batching.map_or(1, |batching| batching.max_rows);
+    // One that runs and one that waits for each core, so that none is ever idle.
+    let busy = 2 * cores.get() + 2;
+    let rows = if unit.takes_single_rows && unit.is_batchable { ROWS_AT_A_TIME } else { 0 };
+    busy.max(2 * batch).max(rows)
 }
 
 /// This program, for units in processes of their own.

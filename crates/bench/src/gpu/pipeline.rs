@@ -104,8 +104,9 @@ impl BenchPipeline {
         let managed = runtime.block_on(async {
             let telemetry = TelemetryConfig::default().build()?;
             let managed = ManagedSiteConfig {
-                transport: TransportConfig { transport: options.transport },
+                transport: TransportConfig { transport: options.transport, network: None },
                 node: NodeConfig {
+                    first_start: 1,
                     repository: repository.to_path_buf(),
                     engine,
                     cuda: options.cuda,

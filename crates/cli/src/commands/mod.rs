@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod cluster;
 mod devices;
 mod inspect;
 mod load;
@@ -30,6 +31,10 @@ pub(crate) fn run_command(command: Command) -> Result<()> {
         Command::Devices(arguments) => devices::run_devices(&arguments),
         Command::Repo(command) => repo::run_repo(&command),
         Command::Serve(arguments) => serve::run_serve(&arguments),
+        Command::Controller(arguments) => cluster::run_controller(&arguments),
+        Command::Node(command) => cluster::run_node(&command),
+        Command::Nodes(arguments) => cluster::run_nodes(&arguments),
+        Command::Token(command) => cluster::run_token(&command),
         Command::Load(arguments) => load::run_load(&arguments),
         Command::Plan(command) => plan::run_plan(&command),
         Command::Bench(command) => tessera_bench::run_bench(&command),

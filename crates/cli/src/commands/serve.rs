@@ -15,7 +15,7 @@ use crate::arguments::ServeArguments;
 use crate::logs::start_logging;
 
 pub(super) fn run_serve(arguments: &ServeArguments) -> Result<()> {
-    let log = start_logging(arguments.log, arguments.log_json);
+    let log = start_logging(arguments.log.log, arguments.log.log_json);
     let (trigger, shutdown) = shutdown_channel();
     interrupt::on_first_interrupt(move || trigger.request_shutdown());
     tessera_server::run_role(serve_until(arguments, log, shutdown))

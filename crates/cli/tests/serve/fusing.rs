@@ -33,6 +33,7 @@ fn unit(graph: BlockGraph) -> Unit {
         settings: UnitSettings {
             isolation: Isolation::Thread,
             replicas: 1,
+            node: None,
             device: Device::Cpu,
             batching: BatchingChoice::Off,
         },

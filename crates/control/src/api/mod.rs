@@ -3,17 +3,20 @@
 mod body;
 mod events;
 mod failure;
+mod nodes;
 mod path_names;
 mod system;
 mod tasks;
+mod tokens;
 mod units;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post, put};
+use axum::routing::{MethodRouter, delete, get, post, put};
 
+use crate::cluster::ClusterAdmin;
 use crate::manager::Manager;
 use crate::names::shorten_name;
 use crate::openapi::openapi_document;
@@ -38,6 +41,31 @@ pub fn control_routes(manager: &Manager) -> Router {
 /// The whole interface; other paths are answered with 404.
 pub fn control_router(manager: &Manager) -> Router {
     control_routes(manager).fallback(unknown_route)
+}
+
+/// The whole interface of a controller: that of the control plane, and its cluster's.
+pub fn controller_router(manager: &Manager, cluster: &ClusterAdmin) -> Router {
+    let mut router = Router::new();
+    for (path, methods) in cluster_route_table() {
+        router = router.route(path, methods);
+    }
+    let router = router
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(cluster.clone());
+    control_routes(manager).merge(router).fallback(unknown_route)
+}
+
+/// Every path that only a controller has, with what answers there.
+pub(crate) fn cluster_route_table() -> Vec<(&'static str, MethodRouter<ClusterAdmin>)> {
+    vec![
+        ("/v1/nodes", get(nodes::list_nodes)),
+        ("/v1/nodes/{node}", get(nodes::get_node).delete(nodes::delete_node)),
+        ("/v1/nodes/{node}/drain", post(nodes::drain_node)),
+        ("/v1/nodes/{node}/undrain", post(nodes::undrain_node)),
+        ("/v1/tokens", get(tokens::list_tokens).post(tokens::create_token)),
+        ("/v1/tokens/{token}", delete(tokens::delete_token)),
+    ]
 }
 
 /// Every path, with what answers there.

@@ -1,4 +1,4 @@
-//! The task, exit or unit that a path names.
+//! The task, exit, unit, node or token that a path names.
 
 use std::collections::HashMap;
 
@@ -13,6 +13,8 @@ pub(super) struct PathNames {
     pub(super) task: String,
     pub(super) exit: String,
     pub(super) unit: String,
+    pub(super) node: String,
+    pub(super) token: String,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for PathNames {
@@ -25,6 +27,12 @@ impl<S: Send + Sync> FromRequestParts<S> for PathNames {
             return Err(ApiFailure::new(StatusCode::NOT_FOUND, message));
         };
         let mut part = |key: &str| named.remove(key).unwrap_or_default();
-        Ok(Self { task: part("task"), exit: part("exit"), unit: part("unit") })
+        Ok(Self {
+            task: part("task"),
+            exit: part("exit"),
+            unit: part("unit"),
+            node: part("node"),
+            token: part("token"),
+        })
     }
 }

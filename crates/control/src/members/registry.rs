@@ -14,6 +14,7 @@ use super::token_record::{TokenRecord, unknown_token};
 use crate::store::{RowChange, RowMap, RowSpace, RowStore};
 
 const AUTHORITY_KEY: &str = "authority";
+const EPOCH_KEY: &str = "epoch";
 const TOKEN_PREFIX: &str = "token:";
 const MEMBER_PREFIX: &str = "node:";
 
@@ -68,6 +69,16 @@ impl MemberRegistry {
             members: read_records(&kept, MEMBER_PREFIX)?,
         };
         Ok(Self { config, rows, authority, state: Mutex::new(state) })
+    }
+
+    /// A number that is higher than all before: nodes obey whoever has the highest.
+    pub fn begin_epoch(&self) -> Result<u64> {
+        let kept = self.rows.load_rows(RowSpace::Members)?.unwrap_or_default();
+        let before = kept.get(EPOCH_KEY).map(|row| decode::<u64>(row, EPOCH_KEY)).transpose()?;
+        let epoch = before.unwrap_or(0) + 1;
+        let row = RowChange::Put(EPOCH_KEY.to_owned(), encode(&epoch)?);
+        self.rows.save_rows(RowSpace::Members, &[row])?;
+        Ok(epoch)
     }
 
     /// Whom those of the cluster believe.
@@ -166,6 +177,11 @@ impl MemberRegistry {
         let record = MemberRecord { certificate_expires, ..member.clone() };
         self.save_member(&mut state, record)?;
         Ok(certificate)
+    }
+
+    /// Whether a node belongs to the cluster.
+    pub fn is_member(&self, name: &NodeName) -> bool {
+        find_member(&lock(&self.state), name).is_ok()
     }
 
     /// The nodes of the cluster.

@@ -16,7 +16,8 @@ pub fn openapi_document() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "Tessera control plane",
-            "description": "Which tasks there should be, which there are, and the units behind them.",
+            "description": "Which tasks there should be, which there are, and the units behind them; at a \
+                controller also the nodes of its cluster, and the tokens that let them in.",
             "version": env!("CARGO_PKG_VERSION"),
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"}
         },
@@ -36,6 +37,7 @@ const BODILESS_CHANGE_ERRORS: [u16; 5] = [400, 404, 500, 501, 503];
 
 fn path_items() -> Value {
     let unit = |name: &'static str| new_operation(name).with_parameter("Unit");
+    let node = |name: &'static str| new_operation(name).with_parameter("Node");
     json!({
         "/v1/system": {
             "get": new_operation("getSystem").with_summary("The tasks that there should be.").with_response("System"),
@@ -85,6 +87,34 @@ fn path_items() -> Value {
         "/v1/units/{unit}/start": {
             "post": unit("startUnit").with_summary("Start a unit that was stopped or has failed.")
                 .with_response("UnitStatus").with_error_statuses(&BODILESS_CHANGE_ERRORS)
+        },
+        "/v1/nodes": {
+            "get": new_operation("listNodes").with_summary("The nodes of the cluster.").with_response("NodeList")
+        },
+        "/v1/nodes/{node}": {
+            "get": node("getNode").with_summary("How a node is.").with_response("NodeStatus").with_error_statuses(&[404]),
+            "delete": node("removeNode")
+                .with_summary("Have a node not belong to the cluster any more; what ran there runs elsewhere before.")
+                .with_response("NodeStatus").with_error_statuses(&BODILESS_CHANGE_ERRORS)
+        },
+        "/v1/nodes/{node}/drain": {
+            "post": node("drainNode").with_summary("Have what runs at a node run elsewhere, and give it nothing to do.")
+                .with_response("NodeStatus").with_error_statuses(&BODILESS_CHANGE_ERRORS)
+        },
+        "/v1/nodes/{node}/undrain": {
+            "post": node("undrainNode").with_summary("Give a node something to do again.")
+                .with_response("NodeStatus").with_error_statuses(&BODILESS_CHANGE_ERRORS)
+        },
+        "/v1/tokens": {
+            "get": new_operation("listTokens").with_summary("The tokens that let nodes in, without their secrets.").with_response("TokenList"),
+            "post": new_operation("createToken")
+                .with_summary("Make a token that lets one node in.")
+                .with_request_body("NewToken").with_response("Token").with_error_statuses(&[400, 413, 415, 500])
+        },
+        "/v1/tokens/{token}": {
+            "delete": new_operation("revokeToken").with_parameter("Token")
+                .with_summary("Have a token let nobody in any more.")
+                .with_response("Token").with_error_statuses(&[400, 404, 500])
         },
         "/v1/events": {
             "get": new_operation("events")
@@ -187,7 +217,9 @@ fn path_parameters() -> Value {
             "unit",
             "Name of a unit, or the beginning of its name or of a block's hash.",
             json!({"type": "string", "pattern": names::UNIT_PATTERN})
-        )
+        ),
+        "Node": parameter("node", "Name of a node.", json!({"type": "string", "pattern": names::NODE_PATTERN})),
+        "Token": parameter("token", "What a token is listed under.", json!({"type": "string", "pattern": names::TOKEN_PATTERN}))
     })
 }
 

@@ -5,12 +5,16 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value, json};
 
 use super::component_reference;
-use crate::intent_reader::{DEADLINE_MS, DEVICE_PATTERN, REPLICAS, ROWS, WAIT_MS, WEIGHTS};
-use crate::names;
+use crate::intent_reader::{
+    DEADLINE_MS, DEVICE_PATTERN, REPLICAS, ROWS, TOKEN_SECONDS, WAIT_MS, WEIGHTS,
+};
+use crate::names::{self, NODE_PATTERN};
 
 pub(super) fn all_schemas() -> Value {
     let mut schemas = Map::new();
-    for group in [intent_schemas(), change_schemas(), task_schemas(), unit_schemas()] {
+    for group in
+        [intent_schemas(), change_schemas(), task_schemas(), unit_schemas(), cluster_schemas()]
+    {
         schemas.extend(group);
     }
     Value::Object(schemas)
@@ -155,6 +159,7 @@ fn intent_schemas() -> Schemas {
         ),
         ("Isolation", one_of(&["thread", "process"])),
         ("Device", device_schema()),
+        ("Node", node_schema()),
         ("Batching", batching_schema()),
         ("Threshold", json!({"type": "number", "minimum": 0, "maximum": 1})),
         ("NewThreshold", object_schema(1, [("threshold", schema_reference("Threshold"))])),
@@ -174,9 +179,18 @@ fn task_of(what: &str, path: Value) -> Value {
             ("isolation", schema_reference("Isolation")),
             ("replicas", range_schema(&REPLICAS)),
             ("device", schema_reference("Device")),
+            ("node", schema_reference("Node")),
             ("batching", schema_reference("Batching")),
             ("max_rows", range_schema(&ROWS)),
         ],
+    )
+}
+
+fn node_schema() -> Value {
+    let each = json!({"type": "array", "items": pattern_schema(NODE_PATTERN), "minItems": 1});
+    with_description(
+        json!({"anyOf": [pattern_schema(NODE_PATTERN), each]}),
+        "The node that all blocks run at, or one for each, in a cluster; placed where it is left out.",
     )
 }
 
@@ -286,6 +300,7 @@ fn unit_schemas() -> Schemas {
                     ("weight_bytes", count_schema()),
                     ("max_batch_rows", integer_or_null.clone()),
                     ("instances", array_schema(schema_reference("InstanceReport"))),
+                    ("node", pattern_schema(NODE_PATTERN)),
                 ],
             ),
         ),
@@ -319,6 +334,72 @@ fn unit_schemas() -> Schemas {
                     ("busy_ms", count_schema()),
                     ("requests", count_schema()),
                 ],
+            ),
+        ),
+    ])
+}
+
+/// Nodes and tokens of a cluster.
+fn cluster_schemas() -> Schemas {
+    let number = || json!({"type": "number"});
+    let number_or_null = json!({"type": ["number", "null"]});
+    named_schemas([
+        ("NodeList", object_schema(1, [("nodes", array_schema(schema_reference("NodeStatus")))])),
+        (
+            "NodeStatus",
+            object_schema(
+                15,
+                [
+                    ("name", pattern_schema(NODE_PATTERN)),
+                    ("state", one_of(&["attached", "away", "drained"])),
+                    ("since_seconds", count_schema()),
+                    ("version", string_schema()),
+                    ("engine", string_schema()),
+                    ("cores", count_schema()),
+                    ("memory_bytes", count_schema()),
+                    ("available_memory_bytes", count_schema()),
+                    ("available_storage_bytes", count_schema()),
+                    ("idle_cores", number()),
+                    ("gpus", array_schema(string_schema())),
+                    (
+                        "round_trip_ms",
+                        with_description(number_or_null, "Milliseconds to it and back."),
+                    ),
+                    ("http", text_or_null()),
+                    ("grpc", text_or_null()),
+                    ("units", array_schema(string_schema())),
+                ],
+            ),
+        ),
+        ("TokenList", object_schema(1, [("tokens", array_schema(schema_reference("Token")))])),
+        (
+            "Token",
+            object_schema(
+                5,
+                [
+                    ("id", pattern_schema(names::TOKEN_PATTERN)),
+                    ("state", one_of(&["valid", "used", "expired", "revoked"])),
+                    (
+                        "created",
+                        with_description(count_schema(), "In seconds since 1970, as expires."),
+                    ),
+                    ("expires", count_schema()),
+                    ("used_by", text_or_null()),
+                    (
+                        "token",
+                        with_description(
+                            string_schema(),
+                            "With its secret: only where it was made just now.",
+                        ),
+                    ),
+                ],
+            ),
+        ),
+        (
+            "NewToken",
+            with_description(
+                object_schema(0, [("life_seconds", range_schema(&TOKEN_SECONDS))]),
+                "How long the token lets a node in; an hour where nothing is said.",
             ),
         ),
     ])

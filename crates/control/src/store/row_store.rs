@@ -12,6 +12,8 @@ pub enum RowSpace {
     Intent,
     /// Who belongs to the cluster.
     Members,
+    /// Which nodes the blocks of tasks run at.
+    Placement,
 }
 
 impl RowSpace {
@@ -20,6 +22,7 @@ impl RowSpace {
         match self {
             Self::Intent => "intent",
             Self::Members => "members",
+            Self::Placement => "placement",
         }
     }
 }

@@ -211,6 +211,7 @@ impl Site for FakeSite {
             tasks: deployment.unit_tasks(&unit.id),
             isolation: unit.settings.isolation.to_string(),
             device: unit.settings.device.to_string(),
+            node: None,
             weight_bytes: 7,
             max_batch_rows: None,
             instances: vec![InstanceReport {
@@ -310,5 +311,18 @@ impl Setup {
 
     pub(super) fn router(&self) -> Router {
         crate::control_router(&self.manager)
+    }
+
+    /// The interface of a controller whose cluster has no nodes.
+    pub(super) fn controller_router(&self) -> Router {
+        let config = crate::RegistryConfig {
+            cluster: "test".to_owned(),
+            certificate_life: std::time::Duration::from_secs(3600),
+        };
+        let rows: Arc<dyn crate::RowStore> = Arc::new(crate::MemoryRows::default());
+        let members = crate::MemberRegistry::open(Arc::clone(&rows), config).unwrap();
+        let members = Arc::new(members);
+        let site = crate::ClusterSite::start(Arc::default(), Arc::clone(&members), rows);
+        crate::controller_router(&self.manager, &crate::ClusterAdmin::new(members, site))
     }
 }

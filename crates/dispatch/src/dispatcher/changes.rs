@@ -51,6 +51,13 @@ impl Dispatcher {
         self.0.send_queued(state);
     }
 
+    /// An instance takes requests from now on, which come to it from other units.
+    pub fn add_instance(&self, unit: &UnitId, instance: &str) {
+        let mut state = self.0.lock_state();
+        state.instance_up(unit, instance);
+        self.0.send_queued(state);
+    }
+
     /// Sends an instance no more requests; what is on its way to it goes on.
     pub fn retire_instance(&self, unit: &UnitId, instance: &str) {
         self.0.lock_state().retire_instance(unit, instance);

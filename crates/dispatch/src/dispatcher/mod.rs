@@ -16,12 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tessera_core::{DType, Result, TensorMut, lock};
 use tessera_telemetry::RequestObserver;
-use tessera_tensormq::{Endpoint, MAX_INBOX_DEPTH, Peers, RequestId};
+use tessera_tensormq::{Address, Endpoint, MAX_INBOX_DEPTH, Peers, RequestId};
 use tokio::sync::Notify;
 
 use crate::device_tensors::ExportInput;
 use crate::instances::TaskAvailability;
-use crate::pending_request::REPLY_INBOX;
 use crate::routing_table::TaskEntry;
 use crate::state::DispatcherState;
 use crate::statistics::TaskStatistics;
@@ -35,6 +34,8 @@ pub struct DispatcherOptions {
     pub endpoint: Endpoint,
     /// Who it sends to.
     pub peers: Arc<Peers>,
+    /// The name of the inbox that replies come to, which nobody else has who sends to its units.
+    pub reply_inbox: String,
     /// Cores that units compute on: a first guess at how many requests are computed at once.
     pub cores: usize,
     /// Makes memory that units can read.
@@ -57,6 +58,7 @@ struct DispatcherInner {
     export_input: ExportInput,
     observer: Arc<dyn RequestObserver>,
     state: Mutex<DispatcherState>,
+    reply_address: Address,
     next_number: AtomicU64,
     /// The upper half of request numbers, another in every run of the server.
     run_id: u64,
@@ -73,20 +75,23 @@ impl Dispatcher {
         let DispatcherOptions {
             endpoint,
             peers,
+            reply_inbox,
             cores,
             allocate_input,
             export_input,
             most_waiting_bytes,
             observer,
         } = options;
-        let inbox = peers.create_inbox(REPLY_INBOX, MAX_INBOX_DEPTH)?;
-        peers.add_peer(REPLY_INBOX, inbox.address().clone());
+        let inbox = peers.create_inbox(&reply_inbox, MAX_INBOX_DEPTH)?;
+        let reply_address = inbox.address().clone();
+        peers.add_peer(&reply_inbox, reply_address.clone());
         let inner = Arc::new(DispatcherInner {
             peers,
             allocate_input,
             export_input,
             observer,
-            state: Mutex::new(DispatcherState::new(cores, most_waiting_bytes)),
+            state: Mutex::new(DispatcherState::new(cores, most_waiting_bytes, reply_inbox)),
+            reply_address,
             next_number: AtomicU64::new(1),
             run_id: endpoint.id(),
             request_ended: Notify::new(),
@@ -140,6 +145,11 @@ impl Dispatcher {
     /// Memory for an input.
     pub fn allocate_input(&self, dtype: DType, shape: &[usize]) -> Result<TensorMut> {
         (self.0.allocate_input)(dtype, shape)
+    }
+
+    /// Where replies come to.
+    pub fn reply_address(&self) -> &Address {
+        &self.0.reply_address
     }
 
     /// Takes no more requests.

@@ -13,7 +13,7 @@ use tessera_tensormq::{Message, RequestId};
 use crate::admission::{AdmissionControl, RequestLoad};
 use crate::inference::Refusal;
 use crate::instances::{ChosenInstances, InstanceTable, TaskAvailability};
-use crate::pending_request::{InferenceResult, PendingRequest, REPLY_INBOX};
+use crate::pending_request::{InferenceResult, PendingRequest};
 use crate::request_parts::{PartInFlight, PartsInFlight, WaitingParts};
 use crate::routing_table::{RouteChange, RoutingTable, TaskEntry};
 use crate::turns::TaskTurns;
@@ -29,6 +29,8 @@ pub(crate) struct DispatcherState {
     waiting: WaitingParts,
     in_flight: PartsInFlight,
     turns: TaskTurns,
+    /// The inbox that replies come to.
+    reply_inbox: String,
 }
 
 /// What a request asks of the cores and of memory.
@@ -48,7 +50,7 @@ pub(crate) struct OutgoingMessage {
 pub(crate) type InferenceResults = Vec<(RequestId, InferenceResult)>;
 
 impl DispatcherState {
-    pub(crate) fn new(cores: usize, most_waiting_bytes: usize) -> Self {
+    pub(crate) fn new(cores: usize, most_waiting_bytes: usize, reply_inbox: String) -> Self {
         Self {
             table: RoutingTable::default(),
             instances: InstanceTable::default(),
@@ -58,6 +60,7 @@ impl DispatcherState {
             waiting: WaitingParts::default(),
             in_flight: PartsInFlight::default(),
             turns: TaskTurns::default(),
+            reply_inbox,
         }
     }
 
@@ -266,7 +269,7 @@ impl DispatcherState {
         let flight = self.in_flight.next_flight();
         let hops = pending.entry.route_hops(&instances);
         let turn = pending.turn.saturating_sub(pending.accepted);
-        let route = SourceRoute::write(REPLY_INBOX, flight, &hops)?.with_turn(turn);
+        let route = SourceRoute::write(&self.reply_inbox, flight, &hops)?.with_turn(turn);
         let inputs = pending.parts.get(part).ok_or_else(missing)?.inputs.clone();
         let task = pending.entry.route.task.clone();
         let message = Message::new(number, &task, route.as_bytes())?

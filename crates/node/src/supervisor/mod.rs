@@ -16,7 +16,7 @@ use tessera_core::{Error, Result};
 use tessera_deploy::{Unit, UnitId};
 use tessera_engine::{CudaOptions, Engine, EngineName};
 use tessera_repository::Repository;
-use tessera_tensormq::{Peers, RequestId};
+use tessera_tensormq::{Address, Peers, RequestId};
 
 pub use self::ending::DetachedInstances;
 use self::watch::SILENCE_TIMEOUT;
@@ -54,6 +54,9 @@ pub struct NodeOptions {
     pub cuda: CudaOptions,
     /// What bounds runs.
     pub run_limits: RunLimits,
+    /// The number of its first start, part of instances' names: where others know those too, one
+    /// that no earlier run had.
+    pub first_start: u64,
 }
 
 /// What bounds runs.
@@ -171,6 +174,7 @@ impl NodeSupervisor {
         let run_watch = Arc::new(RunWatch::new(options.run_limits.time));
         let inner = Arc::new(SupervisorInner {
             cores: MachineCorePermits::new(options.cores),
+            starts: AtomicU64::new(options.first_start),
             options,
             engine,
             repository,
@@ -184,7 +188,6 @@ impl NodeSupervisor {
             weight_bytes: Mutex::default(),
             events: Box::new(events),
             pings: AtomicU64::new(1),
-            starts: AtomicU64::new(1),
             is_stopping: AtomicBool::new(false),
             has_warned: AtomicBool::new(false),
             announcing: Mutex::default(),
@@ -345,6 +348,22 @@ impl NodeSupervisor {
         let own = slots.range((unit.clone(), 0)..).take_while(|((id, _), _)| id == unit);
         let up = own.filter(|(_, slot)| slot.state == InstanceState::Up);
         up.map(|(key, slot)| slot.name(key)).collect()
+    }
+
+    /// Makes somebody known whom instances send to: an instance of another node, or who waits for
+    /// replies.
+    pub fn add_remote_peer(&self, name: &str, address: Address) {
+        self.0.announce_instance(name, address);
+    }
+
+    /// Forgets somebody that was made known.
+    pub fn forget_remote_peer(&self, name: &str) {
+        self.0.forget_instance(name);
+    }
+
+    /// Where an instance of this node is reached.
+    pub fn instance_address(&self, instance: &str) -> Option<Address> {
+        self.0.peers.address_of(instance)
     }
 
     /// Every instance there is.

@@ -18,11 +18,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
+use tessera_cluster::PeerNames;
+use tessera_tensormq::certificate_names;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 
-use crate::access::Access;
 use crate::shutdown::ShutdownSignal;
 use activity::ConnectionActivity;
 use timed_body::TimedBody;
@@ -30,10 +32,21 @@ use timed_stream::TimedStream;
 
 /// How long TLS may take to agree.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// After this silence a client of HTTP/2 is asked whether it is there still, and how long it may
-/// take to say so.
-const PING_INTERVAL: Duration = Duration::from_secs(60);
-const PING_TIME: Duration = Duration::from_secs(20);
+/// When others are asked whether they are there still.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionTimes {
+    /// After this silence a client of HTTP/2 is asked.
+    pub(crate) ping_interval: Duration,
+    /// How long it may take to say so.
+    pub(crate) ping_time: Duration,
+}
+
+impl ConnectionTimes {
+    /// For clients.
+    pub(crate) const CLIENTS: Self =
+        Self { ping_interval: Duration::from_secs(60), ping_time: Duration::from_secs(20) };
+}
+
 /// How long to wait where no connection can be accepted: there may be too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -41,12 +54,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerAddress(pub(crate) SocketAddr);
 
-/// Accepts connections and answers their requests until `closed`; then ends when all that was asked
-/// is answered.
+/// Accepts connections, with TLS where `acceptor` has any for the next, and answers their requests
+/// until `closed`; then ends when all that was asked is answered.
 pub(crate) async fn serve_connections(
     socket: TcpListener,
     router: Router,
-    access: Arc<Access>,
+    acceptor: impl Fn() -> Option<TlsAcceptor>,
+    times: ConnectionTimes,
     mut closed: ShutdownSignal,
 ) {
     let graceful = GracefulShutdown::new();
@@ -63,20 +77,23 @@ pub(crate) async fn serve_connections(
                 continue;
             }
         };
-        let (router, access) = (router.clone(), Arc::clone(&access));
+        let (router, acceptor) = (router.clone(), acceptor());
         let watcher = graceful.watcher();
         tokio::spawn(async move {
             // Answers go out at once; one that can't be set up so still works.
             stream.set_nodelay(true).ok();
             let activity = Arc::new(ConnectionActivity::default());
-            match with_tls(stream, &access).await {
+            match with_tls(stream, acceptor).await {
                 Some(Secured::Plain(stream)) => {
                     let stream = TimedStream::new(stream, Arc::clone(&activity));
-                    serve_connection(stream, peer, router, activity, watcher).await;
+                    let peer = ConnectedPeer { address: peer, names: PeerNames::default() };
+                    serve_connection(stream, peer, router, activity, times, watcher).await;
                 }
                 Some(Secured::Tls(stream)) => {
+                    let names = peer_names(&stream);
                     let stream = TimedStream::new(*stream, Arc::clone(&activity));
-                    serve_connection(stream, peer, router, activity, watcher).await;
+                    let peer = ConnectedPeer { address: peer, names };
+                    serve_connection(stream, peer, router, activity, times, watcher).await;
                 }
                 None => {}
             }
@@ -92,9 +109,9 @@ enum Secured {
 }
 
 /// The connection with TLS, where there is any; `None` where the client does not agree to it.
-async fn with_tls(stream: TcpStream, access: &Access) -> Option<Secured> {
-    let Some(tls) = &access.tls else { return Some(Secured::Plain(stream)) };
-    let accepting = tokio::time::timeout(HANDSHAKE_TIME, tls.acceptor().accept(stream)).await;
+async fn with_tls(stream: TcpStream, acceptor: Option<TlsAcceptor>) -> Option<Secured> {
+    let Some(acceptor) = acceptor else { return Some(Secured::Plain(stream)) };
+    let accepting = tokio::time::timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await;
     match accepting {
         Ok(Ok(stream)) => Some(Secured::Tls(Box::new(stream))),
         Ok(Err(error)) => {
@@ -105,15 +122,32 @@ async fn with_tls(stream: TcpStream, access: &Access) -> Option<Secured> {
     }
 }
 
+/// The names in the certificate of whoever is at the other end.
+fn peer_names(stream: &tokio_rustls::server::TlsStream<TcpStream>) -> PeerNames {
+    let certificates = stream.get_ref().1.peer_certificates();
+    let own = certificates.and_then(|certificates| certificates.first());
+    PeerNames(own.map(certificate_names).unwrap_or_default())
+}
+
+/// Whoever is at the other end of a connection.
+#[derive(Clone)]
+struct ConnectedPeer {
+    address: SocketAddr,
+    names: PeerNames,
+}
+
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    peer: SocketAddr,
+    peer: ConnectedPeer,
     router: Router,
     activity: Arc<ConnectionActivity>,
+    times: ConnectionTimes,
     watcher: hyper_util::server::graceful::Watcher,
 ) {
+    let address = peer.address;
     let service = service_fn(move |request: Request<Incoming>| {
         let (mut router, activity) = (router.clone(), Arc::clone(&activity));
+        let peer = peer.clone();
         async move { answer_request(&mut router, request, peer, &activity).await }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -121,18 +155,18 @@ async fn serve_connection(
     builder
         .http2()
         .timer(TokioTimer::new())
-        .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIME);
+        .keep_alive_interval(times.ping_interval)
+        .keep_alive_timeout(times.ping_time);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(connection.into_owned()).await {
-        tracing::debug!(%peer, %error, "a connection ended");
+        tracing::debug!(peer = %address, %error, "a connection ended");
     }
 }
 
 async fn answer_request(
     router: &mut Router,
     request: Request<Incoming>,
-    peer: SocketAddr,
+    peer: ConnectedPeer,
     activity: &Arc<ConnectionActivity>,
 ) -> Result<Response, std::convert::Infallible> {
     let under_way = activity.begin_request();
@@ -145,7 +179,8 @@ async fn answer_request(
         // A stream of messages may rest.
         if is_grpc { body } else { TimedBody::wrap(body) }
     });
-    request.extensions_mut().insert(PeerAddress(peer));
+    request.extensions_mut().insert(PeerAddress(peer.address));
+    request.extensions_mut().insert(peer.names);
     request.extensions_mut().insert(activity.bytes());
     let mut response = router.call(request).await?;
     let lease = response.extensions_mut().remove();

@@ -11,15 +11,13 @@ use tessera_core::{Device, Error, Result, lock};
 use tessera_deploy::{Deployment, DeploymentChange, Isolation, TaskChange, Unit, UnitId};
 use tessera_dispatch::{Dispatcher, RouteChange, UnitEntry};
 use tessera_node::{DetachedInstances, NodeSupervisor, StartForecast};
-use tessera_telemetry::Telemetry;
+use tessera_telemetry::{SystemSample, Telemetry};
 use tessera_tensormq::Endpoint;
 
 use crate::gateway::DispatchPart;
 use crate::host_memory::available_memory_bytes;
-use crate::node::NodePart;
-
-/// Requests of one task whose rows may leave at exits travel row by row: so many of them at a time.
-const ROWS_AT_A_TIME: usize = 32;
+use crate::node::{NodePart, instance_window};
+use crate::system_sample::SampledParts;
 
 /// What runs here.
 pub struct LocalSite {
@@ -72,6 +70,18 @@ impl LocalSite {
         tasks.iter().map(|entry| self.dispatch.dispatcher.task_in_flight(&entry.route.task)).sum()
     }
 
+    /// The site at this moment, as telemetry shows it.
+    pub(super) fn take_sample(&self) -> SystemSample {
+        let units = self.lock_deployment().units().into_iter();
+        SampledParts {
+            node: &self.node,
+            dispatcher: Some(&self.dispatch.dispatcher),
+            units: units.map(|unit| (unit.id.clone(), unit)).collect(),
+            copied_bytes: self.endpoint.copied_bytes(),
+        }
+        .take_sample()
+    }
+
     pub(super) fn lock_deployment(&self) -> MutexGuard<'_, Deployment> {
         lock(&self.deployment)
     }
@@ -109,17 +119,19 @@ impl LocalSite {
     /// long each takes.
     fn unit_entry(&self, unit: &Unit) -> UnitEntry {
         let calibration = self.node.supervisor.unit_facts(&unit.id).map(|facts| facts.calibration);
-        let batching = calibration.as_ref().and_then(|calibration| calibration.batching);
-        let batch = batching.map_or(1, |batching| batching.max_rows);
-        // One that runs and one that waits for each core, so that none is ever idle.
-        let busy = 2 * self.cores.get() + 2;
-        let rows = if unit.takes_single_rows && unit.is_batchable { ROWS_AT_A_TIME } else { 0 };
+        let window = instance_window(unit, calibration.as_ref(), self.cores);
         let time = calibration.map_or_else(Default::default, |calibration| calibration.time);
-        UnitEntry { window: busy.max(2 * batch).max(rows), time }
+        UnitEntry { window, time }
     }
 
     async fn apply_change(&self, change: TaskChange, fusion: bool) -> Result<AppliedUnits> {
         let _changing = self.changing.lock().await;
+        if let Some(task) = change.put.iter().find(|task| !task.settings.nodes.is_empty()) {
+            return Err(Error::usage(format!(
+                "task \"{}\": node: there is one host here; `tessera controller` has nodes",
+                task.name
+            )));
+        }
         let (found, undo) = self.plan_change(change, fusion)?;
         if let Err(error) = self.start_units(&found).await {
             self.undo_plan(undo);

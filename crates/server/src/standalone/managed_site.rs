@@ -11,7 +11,7 @@ use tessera_telemetry::{RequestObserver, Telemetry};
 
 use super::local_site::LocalSite;
 use crate::control::{ControlConfig, ControlPart};
-use crate::gateway::DispatchConfig;
+use crate::gateway::{DispatchConfig, REPLY_INBOX};
 use crate::node::NodeConfig;
 use crate::transport::TransportConfig;
 
@@ -44,7 +44,8 @@ impl ManagedSiteConfig {
         let store = self.control.open_store()?;
         let cores = self.node.cores;
         let transport = self.transport.build()?;
-        let dispatch = DispatchConfig { cores }.build(&transport, observer)?;
+        let dispatch = DispatchConfig { cores, reply_inbox: REPLY_INBOX.to_owned() }
+            .build(&transport, observer)?;
         let events = relay_node_events(dispatch.dispatcher.clone(), Arc::clone(&telemetry));
         let node = self.node.build(&transport, events)?;
         let canceller = node.supervisor.clone();

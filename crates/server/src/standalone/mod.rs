@@ -4,12 +4,12 @@ mod loaded_model;
 mod local_site;
 mod managed_site;
 mod service;
-mod site_sample;
 mod site_status;
 mod task_descriptions;
 
 pub use local_site::LocalSite;
 pub use managed_site::{ManagedSite, ManagedSiteConfig};
+pub(crate) use site_status::describe_state;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -48,6 +48,7 @@ impl LocalSite {
                     blocks: unit.block_hashes().map(|hash| hash.to_string()).collect(),
                     isolation: unit.settings.isolation.to_string(),
                     device: unit.settings.device.to_string(),
+                    node: None,
                     weight_bytes: facts.as_ref().map_or(0, |facts| facts.weight_bytes as u64),
                     max_batch_rows: facts
                         .and_then(|facts| facts.calibration.batching)
@@ -90,7 +91,7 @@ impl LocalSite {
 }
 
 /// A state in a word, and why where it needs one.
-fn describe_state(state: &InstanceState) -> (String, Option<String>) {
+pub(crate) fn describe_state(state: &InstanceState) -> (String, Option<String>) {
     let (word, reason) = match state {
         InstanceState::Starting => ("starting", None),
         InstanceState::Up => ("up", None),

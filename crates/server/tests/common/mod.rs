@@ -25,6 +25,7 @@ pub(crate) fn empty_server(repository: &Path) -> StandaloneConfig {
         site: ManagedSiteConfig {
             transport: TransportConfig::default(),
             node: NodeConfig {
+                first_start: 1,
                 repository: repository.to_path_buf(),
                 engine: EngineName::Rten,
                 cuda: CudaOptions::default(),

@@ -22,6 +22,8 @@ pub struct Peers {
     endpoint: Endpoint,
     /// The way to other processes; by default the fastest.
     transport: Option<Transport>,
+    /// How others than those of this host reach inboxes that are made here.
+    network: Option<Listen>,
     known: Mutex<HashMap<String, KnownPeer>>,
 }
 
@@ -38,7 +40,13 @@ impl Peers {
 
     /// Nobody yet; other processes are sent to over this transport, to compare with the fastest.
     pub fn with_transport(endpoint: Endpoint, transport: Option<Transport>) -> Self {
-        Self { endpoint, transport, known: Mutex::default() }
+        Self { endpoint, transport, network: None, known: Mutex::default() }
+    }
+
+    /// The same, with inboxes that other hosts reach, too.
+    #[must_use]
+    pub fn with_network(self, network: Listen) -> Self {
+        Self { network: Some(network), ..self }
     }
 
     /// The way to other processes, where it is not the fastest.
@@ -48,7 +56,8 @@ impl Peers {
 
     /// An inbox that can be reached the way that the others are.
     pub fn create_inbox(&self, name: &str, depth: u32) -> Result<Inbox> {
-        let listen = self.transport.map(Listen::within_host).into_iter().collect();
+        let within_host = self.transport.map(Listen::within_host);
+        let listen = within_host.into_iter().chain(self.network.clone()).collect();
         self.endpoint.create_inbox(name, &InboxOptions { depth, listen, ..InboxOptions::default() })
     }
 
@@ -75,6 +84,11 @@ impl Peers {
     pub fn addresses(&self) -> Vec<(String, Address)> {
         let known = lock(&self.known);
         known.iter().map(|(name, known)| (name.clone(), known.address.clone())).collect()
+    }
+
+    /// Where an instance is.
+    pub fn address_of(&self, name: &str) -> Option<Address> {
+        lock(&self.known).get(name).map(|known| known.address.clone())
     }
 
     /// Whether an instance is in this process, so that whatever it is sent is handed over by

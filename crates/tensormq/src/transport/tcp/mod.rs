@@ -9,7 +9,7 @@ mod driver;
 mod link;
 mod listener;
 mod message_reader;
-mod peer_verifier;
+pub(crate) mod peer_verifier;
 pub(crate) mod tls_identity;
 mod wire_socket;
 

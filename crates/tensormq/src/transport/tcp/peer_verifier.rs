@@ -27,7 +27,7 @@ impl RemovedPeers {
 }
 
 /// The names in a certificate.
-pub(super) fn certificate_names(certificate: &CertificateDer<'_>) -> Vec<String> {
+pub fn certificate_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     EndEntityCert::try_from(certificate)
         .map(|certificate| certificate.valid_dns_names().map(str::to_owned).collect())
         .unwrap_or_default()

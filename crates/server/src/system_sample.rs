@@ -1,23 +1,31 @@
-//! What telemetry shows of a site.
+//! What telemetry shows of a process that runs units or answers requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use tessera_core::Device;
 use tessera_deploy::{Unit, UnitId};
-use tessera_dispatch::TaskAvailability;
+use tessera_dispatch::{Dispatcher, TaskAvailability, TaskEntry};
 use tessera_node::{DeviceUse, InstanceState, InstanceStatus};
 use tessera_telemetry::{InstanceGpuSample, InstanceSample, SystemSample, TaskSample};
 
-use super::local_site::LocalSite;
+use crate::node::NodePart;
 
-impl LocalSite {
-    /// The site at this moment.
-    pub(super) fn take_sample(&self) -> SystemSample {
-        let units: HashMap<UnitId, Arc<Unit>> = {
-            let units = self.lock_deployment().units().into_iter();
-            units.map(|unit| (unit.id.clone(), unit)).collect()
-        };
+/// What there is to take a sample of.
+pub(crate) struct SampledParts<'a> {
+    pub(crate) node: &'a NodePart,
+    /// Who answers requests, where somebody does.
+    pub(crate) dispatcher: Option<&'a Dispatcher>,
+    /// The units that run there.
+    pub(crate) units: HashMap<UnitId, Arc<Unit>>,
+    /// Bytes of tensors that were copied.
+    pub(crate) copied_bytes: u64,
+}
+
+impl SampledParts<'_> {
+    /// All of it at this moment.
+    pub(crate) fn take_sample(self) -> SystemSample {
+        let Self { node, dispatcher, units, copied_bytes } = self;
         let isolation = |id: &UnitId| {
             units.get(id).map_or_else(String::new, |unit| unit.settings.isolation.to_string())
         };
@@ -44,20 +52,12 @@ impl LocalSite {
                 copies: status.process.map(|_| copies),
             })
         };
-        let tasks = self.dispatch.dispatcher.list_tasks();
+        let in_flight = |instance: &str| {
+            dispatcher.map_or(0, |dispatcher| dispatcher.instance_in_flight(instance))
+        };
         SystemSample {
-            tasks: tasks
-                .iter()
-                .map(|entry| TaskSample {
-                    name: entry.route.task.clone(),
-                    version: entry.route.version.clone(),
-                    ready: self.dispatch.dispatcher.task_availability(entry)
-                        == TaskAvailability::Ready,
-                    in_flight: self.dispatch.dispatcher.task_in_flight(&entry.route.task),
-                })
-                .collect(),
-            instances: self
-                .node
+            tasks: dispatcher.map(sample_tasks).unwrap_or_default(),
+            instances: node
                 .supervisor
                 .instance_statuses()
                 .into_iter()
@@ -65,16 +65,26 @@ impl LocalSite {
                     gpu: gpu(&status),
                     isolation: isolation(&status.unit),
                     up: status.state == InstanceState::Up,
-                    in_flight: self.dispatch.dispatcher.instance_in_flight(&status.instance),
+                    in_flight: in_flight(&status.instance),
                     unit: status.unit.to_string(),
                     instance: status.instance,
                     pid: status.process,
                     restarts: status.restarts,
                 })
                 .collect(),
-            waiting: self.dispatch.dispatcher.queue_length(),
-            copied_bytes: self.endpoint.copied_bytes(),
-            gpus: self.node.sample_gpus(units.values().map(|unit| unit.settings.device)),
+            waiting: dispatcher.map_or(0, Dispatcher::queue_length),
+            copied_bytes,
+            gpus: node.sample_gpus(units.values().map(|unit| unit.settings.device)),
         }
     }
+}
+
+fn sample_tasks(dispatcher: &Dispatcher) -> Vec<TaskSample> {
+    let sample = |entry: &Arc<TaskEntry>| TaskSample {
+        name: entry.route.task.clone(),
+        version: entry.route.version.clone(),
+        ready: dispatcher.task_availability(entry) == TaskAvailability::Ready,
+        in_flight: dispatcher.task_in_flight(&entry.route.task),
+    };
+    dispatcher.list_tasks().iter().map(sample).collect()
 }

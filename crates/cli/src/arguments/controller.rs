@@ -1,0 +1,80 @@
+//! The command line of `tessera controller`, and what it means for it.
+
+use std::time::Duration;
+
+use clap::Args;
+use tessera_command::RepositoryArgument;
+use tessera_control::TaskDefaults;
+use tessera_core::{Device, Error, Result};
+use tessera_deploy::Isolation;
+use tessera_identity::NodeName;
+use tessera_server::{ControllerConfig, PortKind};
+
+use super::access::AccessArguments;
+use super::logs::LogArguments;
+use super::serve::note_wrong;
+use super::served_models::ServedModelArguments;
+
+#[derive(Args)]
+pub(crate) struct ControllerArguments {
+    #[command(flatten)]
+    pub(crate) models: ServedModelArguments,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    /// What the controller is called
+    #[arg(long, default_value = "controller")]
+    pub(crate) name: NodeName,
+    /// What its cluster is called
+    #[arg(long, default_value = "tessera")]
+    pub(crate) cluster: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArguments,
+    /// Port that nodes connect to, always with TLS and certificates of the cluster
+    #[arg(long, default_value_t = 8004, value_name = "PORT")]
+    pub(crate) listen: u16,
+    /// Port of the control plane
+    #[arg(long, default_value_t = 8003, value_name = "PORT")]
+    pub(crate) control: u16,
+    /// What units run on where their task doesn't say: cpu, or cuda:N for a GPU
+    #[arg(long, default_value_t = Device::Cpu)]
+    pub(crate) device: Device,
+    /// Milliseconds that a request may take where neither it nor its task says
+    #[arg(long, default_value_t = 30_000, value_name = "MS")]
+    pub(crate) deadline: u64,
+    /// Seconds for which a node's certificate is good; it renews it when half of that is over
+    #[arg(long, default_value_t = 86_400, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u64).range(10..=31_536_000))]
+    pub(crate) certificate_life: u64,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+    /// Print one line of JSON when ready
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl ControllerArguments {
+    /// The controller that the user asks for; tells of every flag that is wrong.
+    pub(crate) fn controller_config(&self) -> Result<ControllerConfig> {
+        let mut wrong = Vec::new();
+        let models = note_wrong(self.models.models_config(), &mut wrong);
+        let access = note_wrong(self.access.access_config(), &mut wrong);
+        let (Some(models), Some(access)) = (models, access) else {
+            return Err(Error::usage(wrong.join("; ")));
+        };
+        Ok(ControllerConfig {
+            repository: self.repository.repo.clone(),
+            name: self.name.clone(),
+            cluster: self.cluster.clone(),
+            listen: self.access.listen_on("--listen", PortKind::Cluster, self.listen),
+            rest: self.access.listen_on("--control", PortKind::Control, self.control),
+            access,
+            defaults: TaskDefaults {
+                isolation: Isolation::Thread,
+                deadline: Duration::from_millis(self.deadline),
+                device: self.device,
+            },
+            certificate_life: Duration::from_secs(self.certificate_life),
+            models,
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! The command line of `tessera node`, and what it means for it.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use tessera_cluster::ControllerAddress;
+use tessera_command::RepositoryArgument;
+use tessera_core::{Error, Result};
+use tessera_identity::{JoinToken, NodeName};
+use tessera_server::{ClusterNodeConfig, LogControl, NodeJoin, PortKind};
+
+use super::access::AccessArguments;
+use super::admin::AdminArguments;
+use super::gateway::GatewayArguments;
+use super::logs::{LogArguments, TraceArguments};
+use super::node_engine::NodeArguments;
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct NodeCommand {
+    #[command(subcommand)]
+    pub(crate) action: Option<NodeAction>,
+    #[command(flatten)]
+    pub(crate) run: RunNodeArguments,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum NodeAction {
+    /// Have what runs at a node run elsewhere, and give it nothing to do
+    Drain(NamedNode),
+    /// Give a node something to do again
+    Undrain(NamedNode),
+    /// Have a node not belong to the cluster any more
+    ///
+    /// What runs there runs elsewhere before, where it can; its connections end at once.
+    Remove(NamedNode),
+}
+
+#[derive(Args)]
+pub(crate) struct NamedNode {
+    /// Name of the node
+    pub(crate) name: NodeName,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct RunNodeArguments {
+    /// Where the cluster's controller is; repeat for more
+    #[arg(long = "join", value_name = "HOST:PORT", required = true)]
+    pub(crate) controllers: Vec<ControllerAddress>,
+    /// What lets the node in, from `tessera token create`; not needed once it has joined
+    #[arg(long, env = "TESSERA_JOIN_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<JoinToken>,
+    /// What the node is called [default: the host's name]
+    #[arg(long)]
+    pub(crate) name: Option<NodeName>,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    #[command(flatten)]
+    pub(crate) node: NodeArguments,
+    /// Answer requests of clients here, too
+    #[arg(long)]
+    pub(crate) gateway: bool,
+    #[command(flatten)]
+    pub(crate) protocol: GatewayArguments,
+    #[command(flatten)]
+    pub(crate) access: AccessArguments,
+    /// Name or address under which other nodes reach this one [default: that of --host]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) advertise: Option<String>,
+    /// Port of Prometheus' metrics
+    #[arg(long, default_value_t = 8002, value_name = "PORT")]
+    pub(crate) metrics: u16,
+    /// Milliseconds to wait for requests when stopping
+    #[arg(long, default_value_t = 30_000, value_name = "MS")]
+    pub(crate) drain: u64,
+    #[command(flatten)]
+    pub(crate) traces: TraceArguments,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+    /// Print one line of JSON when ready
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl RunNodeArguments {
+    /// The node that the user asks for, with the log it writes; tells of every flag that is wrong.
+    pub(crate) fn node_config(&self, log: LogControl) -> Result<ClusterNodeConfig> {
+        let access = self.access.access_config()?;
+        let repository = self.repository.repo.clone();
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => host_name()?,
+        };
+        let host = self.access.host;
+        let advertise = match &self.advertise {
+            Some(name) => name.clone(),
+            None if host.is_unspecified() => {
+                return Err(Error::usage(format!(
+                    "--host {host}: others need an address to reach this node at: --advertise HOST"
+                )));
+            }
+            None if host.is_ipv6() => format!("[{host}]"),
+            None => host.to_string(),
+        };
+        let gateway = self.gateway.then(|| self.protocol.gateway_config(&self.access, log));
+        Ok(ClusterNodeConfig {
+            controllers: self.controllers.clone(),
+            join: NodeJoin { name, token: self.token.clone() },
+            node: self.node.node_config(repository.clone()),
+            repository,
+            address: host,
+            advertise,
+            gateway,
+            telemetry: self.traces.telemetry_config(),
+            metrics: self.access.listen_on("--metrics", PortKind::Metrics, self.metrics),
+            access,
+            drain: Duration::from_millis(self.drain),
+        })
+    }
+}
+
+/// The host's name as that of a node.
+fn host_name() -> Result<NodeName> {
+    let path = "/proc/sys/kernel/hostname";
+    let name = std::fs::read_to_string(path).map_err(|error| Error::from_io(path, &error))?;
+    let name = name.trim().to_lowercase();
+    let name = name.split('.').next().unwrap_or_default();
+    name.parse().map_err(|_| {
+        Error::usage(format!("the host's name \"{name}\" is none for a node, expected --name NAME"))
+    })
+}

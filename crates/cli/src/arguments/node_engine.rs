@@ -1,0 +1,56 @@
+//! How a role runs units.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tessera_command::{CudaArguments, parse_byte_size, parse_engine};
+use tessera_engine::{CudaOptions, EngineName};
+use tessera_server::{NodeConfig, RunLimits};
+
+#[derive(Args)]
+pub(crate) struct NodeArguments {
+    #[command(flatten)]
+    pub(crate) cuda: CudaArguments,
+    /// On a GPU: launch every kernel of every run, instead of capturing runs that take long to
+    /// launch as CUDA graphs
+    #[arg(long)]
+    pub(crate) no_cuda_graphs: bool,
+    /// auto, onnxruntime or rten; auto takes ONNX Runtime where its library is found
+    #[arg(long, default_value_t = EngineName::Auto, value_parser = parse_engine)]
+    pub(crate) engine: EngineName,
+    /// Cores to compute on [default: all]
+    #[arg(long)]
+    pub(crate) cores: Option<NonZeroUsize>,
+    /// Memory that runs may take at a time, all of the server's or those of one process; such as
+    /// 2GB [default: half of what there is]
+    #[arg(long, value_name = "SIZE", value_parser = parse_byte_size)]
+    pub(crate) max_run_memory: Option<u64>,
+    /// Seconds after which a run is ended, whoever waits for it [default: 100 times the longest so
+    /// far, 10 at least]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) max_run_time: Option<NonZeroU64>,
+}
+
+impl NodeArguments {
+    /// The node that the user asks for.
+    pub(crate) fn node_config(&self, repository: PathBuf) -> NodeConfig {
+        NodeConfig {
+            repository,
+            engine: self.engine,
+            cuda: CudaOptions { cuda_graphs: !self.no_cuda_graphs, ..self.cuda.cuda_options() },
+            cores: self.cores_to_use(),
+            first_start: 1,
+            run_limits: RunLimits {
+                memory: self.max_run_memory,
+                time: self.max_run_time.map(|seconds| Duration::from_secs(seconds.get())),
+            },
+        }
+    }
+
+    fn cores_to_use(&self) -> NonZeroUsize {
+        let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        self.cores.unwrap_or(all)
+    }
+}

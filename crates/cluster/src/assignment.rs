@@ -1,0 +1,106 @@
+//! What a node is to do, as a controller decides it and a node keeps it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tessera_core::{Error, Result};
+use tessera_deploy::{TaskRoute, Unit, UnitId};
+
+use crate::wire::Assignment;
+
+/// Where somebody is reached, by name. What an address looks like is the transport's affair.
+pub type PeerAddresses = BTreeMap<String, Value>;
+
+/// The instances of a unit, as a gateway sends to them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitInstances {
+    /// The unit.
+    pub unit: UnitId,
+    /// How many requests of one gateway may be on their way to or through one instance.
+    pub window: usize,
+    /// How long a run of one row takes on one core; zero where that is not known.
+    pub run_time: Duration,
+    /// The instances that take requests.
+    pub instances: Vec<String>,
+    /// Why there is none and will be none, where that is so.
+    pub unavailable: Option<String>,
+}
+
+/// What a node is to do. Parts that are `None` are as before.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeAssignment {
+    /// Grows with each.
+    pub number: u64,
+    /// What is to run there, and nothing else.
+    pub units: Option<Vec<Unit>>,
+    /// Whom its units send to.
+    pub peers: Option<PeerAddresses>,
+    /// What its gateway serves.
+    pub routes: Option<Vec<TaskRoute>>,
+    /// What its gateway sends to.
+    pub instances: Option<Vec<UnitInstances>>,
+}
+
+impl NodeAssignment {
+    /// As it is sent.
+    pub fn to_wire(&self) -> Result<Assignment> {
+        Ok(Assignment {
+            number: self.number,
+            units: write_part(self.units.as_ref())?,
+            peers: write_part(self.peers.as_ref())?,
+            routes: write_part(self.routes.as_ref())?,
+            instances: write_part(self.instances.as_ref())?,
+        })
+    }
+
+    /// From what was sent.
+    pub fn from_wire(wire: &Assignment) -> Result<Self> {
+        Ok(Self {
+            number: wire.number,
+            units: read_part("units", wire.units.as_deref())?,
+            peers: read_part("peers", wire.peers.as_deref())?,
+            routes: read_part("routes", wire.routes.as_deref())?,
+            instances: read_part("instances", wire.instances.as_deref())?,
+        })
+    }
+
+    /// Makes it be what it is after another.
+    pub fn merge(&mut self, newer: Self) {
+        let Self { number, units, peers, routes, instances } = newer;
+        self.number = number;
+        self.units = units.or(self.units.take());
+        self.peers = peers.or(self.peers.take());
+        self.routes = routes.or(self.routes.take());
+        self.instances = instances.or(self.instances.take());
+    }
+
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        let Self { number: _, units, peers, routes, instances } = self;
+        units.is_none() && peers.is_none() && routes.is_none() && instances.is_none()
+    }
+}
+
+fn write_part<T: Serialize>(part: Option<&T>) -> Result<Option<bytes::Bytes>> {
+    part.map(write_document).transpose()
+}
+
+fn read_part<T: DeserializeOwned>(what: &str, part: Option<&[u8]>) -> Result<Option<T>> {
+    part.map(|bytes| read_document(what, bytes)).transpose()
+}
+
+/// A document as it is sent.
+pub fn write_document(value: &impl Serialize) -> Result<bytes::Bytes> {
+    let written = serde_json::to_vec(value);
+    written.map(Into::into).map_err(|error| Error::invalid(format!("a document: {error}")))
+}
+
+/// A document that was sent.
+pub fn read_document<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        Error::invalid(format!("{what}, as this version of Tessera does not know it: {error}"))
+    })
+}

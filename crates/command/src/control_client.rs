@@ -1,0 +1,172 @@
+//! A client of a control plane's REST API.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+pub use hyper::Method as HttpMethod;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tessera_core::{Error, ErrorKind, Result};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where a control plane is, and who asks it.
+#[derive(Clone, Debug)]
+pub struct ControlClient {
+    url: String,
+    authority: Option<PathBuf>,
+    bearer: Option<String>,
+}
+
+impl ControlClient {
+    /// For the control plane at `url`, as the holder of this token; `authority` is the file of that
+    /// of its certificate, for https.
+    pub fn new(url: &str, authority: Option<PathBuf>, bearer: Option<String>) -> Self {
+        Self { url: url.trim_end_matches('/').to_owned(), authority, bearer }
+    }
+
+    /// Asks for something, and returns the JSON document of the answer; an error where it is
+    /// refused.
+    pub async fn ask(&self, method: HttpMethod, path: &str, body: Option<&Value>) -> Result<Value> {
+        let wrong = |why: &str| Error::usage(format!("{}: {why}", self.url));
+        let uri: Uri = format!("{}{path}", self.url)
+            .parse()
+            .map_err(|_| wrong("no URL, expected http://HOST:PORT"))?;
+        let host = uri.host().ok_or_else(|| wrong("no host, expected http://HOST:PORT"))?;
+        let port = uri.port_u16();
+        let request = self.make_request(method, &uri, body)?;
+        let exchange = async {
+            match uri.scheme_str() {
+                Some("http") => {
+                    let stream = self.connect(host, port.unwrap_or(80)).await?;
+                    self.exchange(stream, request).await
+                }
+                Some("https") => {
+                    let stream = self.connect(host, port.unwrap_or(443)).await?;
+                    let name = host.trim_matches(['[', ']']).to_owned();
+                    let name = ServerName::try_from(name)
+                        .map_err(|_| wrong("its host is no name in a certificate"))?;
+                    let connector = TlsConnector::from(Arc::new(self.tls_config()?));
+                    let secured = connector.connect(name, stream).await;
+                    self.exchange(secured.map_err(|error| self.lost(&error))?, request).await
+                }
+                _ => Err(wrong("expected http:// or https://")),
+            }
+        };
+        exchange.await
+    }
+
+    fn make_request(
+        &self,
+        method: HttpMethod,
+        uri: &Uri,
+        body: Option<&Value>,
+    ) -> Result<Request<Full<Bytes>>> {
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(authority) = uri.authority() {
+            request = request.header(HOST, authority.as_str());
+        }
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        if let Some(token) = &self.bearer {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let body = body.map(Value::to_string).unwrap_or_default();
+        request
+            .body(Full::new(body.into()))
+            .map_err(|error| Error::usage(format!("a request to {}: {error}", self.url)))
+    }
+
+    async fn connect(&self, host: &str, port: u16) -> Result<TcpStream> {
+        let connecting = TcpStream::connect((host.trim_matches(['[', ']']), port));
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
+        match connected {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(self.lost(&error)),
+            Err(_) => Err(Error::timed_out(format!("{}: it does not answer", self.url))),
+        }
+    }
+
+    fn tls_config(&self) -> Result<ClientConfig> {
+        let file = self.authority.as_deref().ok_or_else(|| {
+            Error::usage(format!("{}: whose certificate is believed? expected --ca FILE", self.url))
+        })?;
+        let roots = read_authority(file)?;
+        let provider = Arc::new(crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::engine(format!("TLS: {error}")))?;
+        Ok(config.with_root_certificates(roots).with_no_client_auth())
+    }
+
+    async fn exchange(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Value> {
+        let shaken = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = shaken.map_err(|error| self.lost(&error))?;
+        // What goes wrong on the connection is heard by whoever waits for the answer.
+        tokio::spawn(async move { drop(connection.await) });
+        let answer = sender.send_request(request).await.map_err(|error| self.lost(&error))?;
+        self.read_answer(answer).await
+    }
+
+    async fn read_answer(&self, answer: Response<Incoming>) -> Result<Value> {
+        let status = answer.status();
+        let body = answer.into_body().collect().await.map_err(|error| self.lost(&error))?;
+        let text = body.to_bytes();
+        let document: Option<Value> = serde_json::from_slice(&text).ok();
+        if status.is_success() {
+            return document.ok_or_else(|| {
+                Error::invalid(format!("{}: the answer is no JSON document", self.url))
+            });
+        }
+        let said = document.as_ref().and_then(|document| document.get("error")?.as_str());
+        let message = match said {
+            Some(said) => said.to_owned(),
+            None => format!("{}: it answered with status {status}", self.url),
+        };
+        let kind = match status.as_u16() {
+            404 => ErrorKind::NotFound,
+            400..=499 => ErrorKind::Usage,
+            _ => ErrorKind::Lost,
+        };
+        Err(Error::new(kind, message))
+    }
+
+    fn lost(&self, error: &dyn std::fmt::Display) -> Error {
+        Error::lost(format!("{}: {error}", self.url))
+    }
+}
+
+fn read_authority(file: &Path) -> Result<RootCertStore> {
+    let wrong =
+        |error: &dyn std::fmt::Display| Error::usage(format!("--ca {}: {error}", file.display()));
+    let mut roots = RootCertStore::empty();
+    let certificates = CertificateDer::pem_file_iter(file).map_err(|error| wrong(&error))?;
+    for certificate in certificates {
+        let certificate = certificate.map_err(|error| wrong(&error))?;
+        roots.add(certificate).map_err(|error| wrong(&error))?;
+    }
+    if roots.is_empty() {
+        return Err(wrong(&"there is no certificate in it, expected PEM"));
+    }
+    Ok(roots)
+}

@@ -1,0 +1,155 @@
+//! What each node is to do, from units, routes and what nodes report.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tessera_cluster::{
+    InstanceDetail, NodeAssignment, PeerAddresses, UnitInstances, UnitReport, UnitState,
+    read_document,
+};
+use tessera_deploy::{TaskRoute, Unit, UnitId};
+
+use super::node_table::KnownNode;
+
+/// How long requests wait for a node that is away before they are refused.
+const WAITING_PATIENCE: Duration = Duration::from_secs(6);
+
+/// What is decided, of which every node gets its part.
+pub(super) struct Decided<'a> {
+    /// Every unit that runs or should.
+    pub(super) units: &'a BTreeMap<UnitId, Arc<Unit>>,
+    /// The routes that gateways serve, by task.
+    pub(super) routes: &'a BTreeMap<String, Arc<TaskRoute>>,
+    /// Routes of before, which requests may still be on.
+    pub(super) earlier_routes: &'a [Arc<TaskRoute>],
+}
+
+/// What every node is to do.
+pub(super) fn node_assignments(
+    decided: &Decided<'_>,
+    nodes: &BTreeMap<String, KnownNode>,
+) -> HashMap<String, NodeAssignment> {
+    let reports = current_reports(nodes);
+    let replies = reply_addresses(nodes);
+    let next_units = next_units(decided);
+    let instances = unit_instances(decided, nodes, &reports);
+    let routes: Vec<TaskRoute> = decided.routes.values().map(|route| (**route).clone()).collect();
+    let assigned = nodes.iter().filter(|(_, node)| node.is_attached()).map(|(name, node)| {
+        let own = decided.units.values().filter(|unit| unit.settings.node.as_deref() == Some(name));
+        let own: Vec<&Arc<Unit>> = own.collect();
+        let mut peers: PeerAddresses =
+            if own.is_empty() { PeerAddresses::new() } else { replies.clone() };
+        for unit in &own {
+            for next in next_units.get(&unit.id).into_iter().flatten() {
+                add_instances(&mut peers, &reports, next);
+            }
+        }
+        let has_gateway = node.description.gateway.is_some();
+        if has_gateway {
+            let first = all_routes(decided).filter_map(|route| route.steps.first());
+            first.for_each(|step| add_instances(&mut peers, &reports, &step.unit));
+        }
+        let assignment = NodeAssignment {
+            number: 0,
+            units: Some(own.into_iter().map(|unit| (**unit).clone()).collect()),
+            peers: Some(peers),
+            routes: has_gateway.then(|| routes.clone()),
+            instances: has_gateway.then(|| instances.clone()),
+        };
+        (name.clone(), assignment)
+    });
+    assigned.collect()
+}
+
+/// The report of each unit by the node that it runs at, where that is there.
+pub(super) fn current_reports(
+    nodes: &BTreeMap<String, KnownNode>,
+) -> HashMap<&UnitId, &UnitReport> {
+    nodes.values().filter(|node| node.is_attached()).flat_map(|node| &node.units).collect()
+}
+
+fn all_routes<'a>(decided: &'a Decided<'_>) -> impl Iterator<Item = &'a Arc<TaskRoute>> {
+    decided.routes.values().chain(decided.earlier_routes)
+}
+
+/// Where replies go, by the names of inboxes.
+fn reply_addresses(nodes: &BTreeMap<String, KnownNode>) -> PeerAddresses {
+    let gateways = nodes.values().filter(|node| node.is_attached());
+    let gateways = gateways.filter_map(|node| node.description.gateway.as_ref());
+    let addresses = gateways.filter_map(|gateway| {
+        let address: Value = read_document("an address", &gateway.reply_address).ok()?;
+        Some((gateway.reply_inbox.clone(), address))
+    });
+    addresses.collect()
+}
+
+/// The units that requests go to after each.
+fn next_units(decided: &Decided<'_>) -> HashMap<UnitId, BTreeSet<UnitId>> {
+    let mut next: HashMap<UnitId, BTreeSet<UnitId>> = HashMap::new();
+    for route in all_routes(decided) {
+        for pair in route.steps.windows(2) {
+            let [before, after] = pair else { continue };
+            next.entry(before.unit.clone()).or_default().insert(after.unit.clone());
+        }
+    }
+    next
+}
+
+fn add_instances(
+    peers: &mut PeerAddresses,
+    reports: &HashMap<&UnitId, &UnitReport>,
+    unit: &UnitId,
+) {
+    let instances = reports.get(unit).into_iter().flat_map(|report| &report.instances);
+    for InstanceDetail { name, address, .. } in instances {
+        if let Some(address) = address {
+            peers.insert(name.clone(), address.clone());
+        }
+    }
+}
+
+/// The instances of every unit of the routes.
+fn unit_instances(
+    decided: &Decided<'_>,
+    nodes: &BTreeMap<String, KnownNode>,
+    reports: &HashMap<&UnitId, &UnitReport>,
+) -> Vec<UnitInstances> {
+    let used: BTreeSet<&UnitId> =
+        decided.routes.values().flat_map(|route| &route.steps).map(|step| &step.unit).collect();
+    used.into_iter().map(|unit| instances_of(decided, nodes, reports, unit)).collect()
+}
+
+fn instances_of(
+    decided: &Decided<'_>,
+    nodes: &BTreeMap<String, KnownNode>,
+    reports: &HashMap<&UnitId, &UnitReport>,
+    unit: &UnitId,
+) -> UnitInstances {
+    let Some(report) = reports.get(unit) else {
+        let name = decided.units.get(unit).and_then(|unit| unit.settings.node.as_deref());
+        let name = name.unwrap_or_default();
+        // What it ran may be run elsewhere before long: until then requests wait.
+        let is_gone = nodes.get(name).is_none_or(|node| node.is_away_for(WAITING_PATIENCE));
+        let reason = is_gone.then(|| format!("node \"{name}\" is away"));
+        return UnitInstances {
+            unit: unit.clone(),
+            window: 1,
+            run_time: Duration::ZERO,
+            instances: Vec::new(),
+            unavailable: reason,
+        };
+    };
+    let up = report.instances.iter().filter(|instance| instance.address.is_some());
+    UnitInstances {
+        unit: unit.clone(),
+        window: report.window,
+        run_time: report.run_time,
+        instances: up.map(|instance| instance.name.clone()).collect(),
+        unavailable: match &report.state {
+            UnitState::Failed(reason) => Some(reason.clone()),
+            UnitState::Starting | UnitState::Up => None,
+        },
+    }
+}

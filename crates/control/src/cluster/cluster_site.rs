@@ -1,0 +1,670 @@
+//! Tasks carried out at the nodes of a cluster.
+//!
+//! A change starts what is new before it is used: units first, then the tables of gateways, and
+//! what nobody uses any more is stopped when no gateway has a request left that could pass it.
+//! Requests carry their route, so that both tables work meanwhile.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use tessera_cluster::{UnitReport, UnitState};
+use tessera_core::{Error, Result, lock};
+use tessera_deploy::{
+    Deployment, DeploymentChange, PlannedTask, TaskChange, TaskRoute, Unit, UnitId,
+};
+use tokio::sync::broadcast;
+
+use super::assignments::{Decided, current_reports, node_assignments};
+use super::kept_placement::KeptPlacement;
+use super::node_table::{KnownNode, NodeTable};
+use super::placing::{Placeable, place_task};
+use crate::members::MemberRegistry;
+use crate::site::{
+    AppliedUnits, ExitStatus, InstanceReport, PingAnswer, Site, SiteFuture, TaskStatus, UnitStatus,
+    UsedUnit, used_units,
+};
+use crate::store::RowStore;
+
+/// How long the units of a change may take to be fetched and started.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long gateways may take to have a new table.
+const TABLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long what is not needed any more waits for gateways that are away or slow.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a node may be away before what it ran is run elsewhere.
+const AWAY_PATIENCE: Duration = Duration::from_secs(2);
+/// How long to wait after a task could not be placed.
+const PLACING_PAUSE: Duration = Duration::from_secs(5);
+/// How often nodes are pinged.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// Events that may wait for whoever listens.
+const EVENT_QUEUE: usize = 256;
+
+/// The nodes of a cluster as the one site that intent is carried out at.
+#[derive(Clone)]
+pub struct ClusterSite(Arc<SiteInner>);
+
+struct SiteInner {
+    nodes: Arc<NodeTable>,
+    members: Arc<MemberRegistry>,
+    kept_placement: Arc<KeptPlacement>,
+    state: Mutex<SiteState>,
+    /// Held while units are started or stopped.
+    changing: tokio::sync::Mutex<()>,
+    events: broadcast::Sender<Arc<str>>,
+}
+
+struct SiteState {
+    deployment: Deployment,
+    /// The tasks as they were asked for, before they were placed.
+    wished: BTreeMap<String, Arc<PlannedTask>>,
+    /// Every unit that runs or should.
+    units: BTreeMap<UnitId, Arc<Unit>>,
+    /// What gateways serve.
+    routes: BTreeMap<String, Arc<TaskRoute>>,
+    /// What they served before, until no request is left.
+    earlier_routes: Vec<Arc<TaskRoute>>,
+}
+
+impl ClusterSite {
+    /// A site without tasks, on the runtime that this is called on.
+    pub fn start(
+        nodes: Arc<NodeTable>,
+        members: Arc<MemberRegistry>,
+        rows: Arc<dyn RowStore>,
+    ) -> Self {
+        let state = SiteState {
+            deployment: Deployment::new(true),
+            wished: BTreeMap::new(),
+            units: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            earlier_routes: Vec::new(),
+        };
+        let (events, _) = broadcast::channel(EVENT_QUEUE);
+        let inner = Arc::new(SiteInner {
+            nodes,
+            members,
+            kept_placement: Arc::new(KeptPlacement::new(rows)),
+            state: Mutex::new(state),
+            changing: tokio::sync::Mutex::default(),
+            events,
+        });
+        keep_assigning(&inner);
+        keep_pinging(&inner);
+        keep_placing(&inner);
+        Self(inner)
+    }
+
+    /// The nodes.
+    pub fn nodes(&self) -> &Arc<NodeTable> {
+        &self.0.nodes
+    }
+
+    /// Has what runs at a node run elsewhere; an error where a task is to run there and nowhere
+    /// else, or there is no other node.
+    pub(crate) async fn leave_node(&self, node: &str) -> Result<()> {
+        let (put, fusion) = {
+            let state = lock(&self.0.state);
+            let at_node = state
+                .deployment
+                .planned_tasks()
+                .filter(|task| task.settings.nodes.iter().any(|placed| **placed == *node));
+            let put: Vec<Arc<PlannedTask>> =
+                at_node.filter_map(|task| state.wished.get(&task.name).cloned()).collect();
+            (put, state.deployment.fuses())
+        };
+        if put.is_empty() {
+            return Ok(());
+        }
+        let fixed = put.iter().find(|task| task.settings.nodes.iter().any(|at| **at == *node));
+        if let Some(task) = fixed {
+            return Err(Error::usage(format!(
+                "task \"{}\" says that it runs at node \"{node}\": change it before",
+                task.name
+            )));
+        }
+        let change = TaskChange { put, removed: Vec::new() };
+        SiteInner::apply_change(&self.0, change, fusion).await.map(drop)
+    }
+}
+
+/// Sends nodes what has changed for them, whenever something happens.
+fn keep_assigning(inner: &Arc<SiteInner>) {
+    let (mut changes, weak) = (inner.nodes.subscribe(), Arc::downgrade(inner));
+    tokio::spawn(async move {
+        while changes.changed().await.is_ok() {
+            let Some(inner) = weak.upgrade() else { return };
+            inner.assign_all();
+        }
+    });
+}
+
+fn keep_pinging(inner: &Arc<SiteInner>) {
+    let weak = Arc::downgrade(inner);
+    tokio::spawn(async move {
+        let mut number = 0;
+        while let Some(inner) = weak.upgrade() {
+            number += 1;
+            inner.nodes.ping_all(number);
+            // How long a node has been away matters, too.
+            inner.assign_all();
+            drop(inner);
+            tokio::time::sleep(PING_INTERVAL).await;
+        }
+    });
+}
+
+/// Places what is placed nowhere, and what runs at nodes that are away.
+fn keep_placing(inner: &Arc<SiteInner>) {
+    let weak = Arc::downgrade(inner);
+    tokio::spawn(async move {
+        while let Some(inner) = weak.upgrade() {
+            let mut pause = PING_INTERVAL / 4;
+            if let Some((put, fusion)) = inner.misplaced_tasks() {
+                let tasks: Vec<&str> = put.iter().map(|task| task.name.as_str()).collect();
+                tracing::info!(?tasks, "placing tasks");
+                let change = TaskChange { put, removed: Vec::new() };
+                if let Err(error) = inner.apply_change(change, fusion).await {
+                    tracing::warn!(%error, "tasks can't be placed");
+                    pause = PLACING_PAUSE;
+                }
+            }
+            drop(inner);
+            tokio::time::sleep(pause).await;
+        }
+    });
+}
+
+impl SiteInner {
+    /// Tasks that are placed nowhere or at nodes that are away, where they may be placed elsewhere.
+    fn misplaced_tasks(&self) -> Option<(Vec<Arc<PlannedTask>>, bool)> {
+        let state = lock(&self.state);
+        let put: Vec<Arc<PlannedTask>> = self.nodes.read(|nodes| {
+            let is_there = |node: &KnownNode| node.is_attached();
+            if !nodes.values().any(is_there) {
+                return Vec::new();
+            }
+            let is_gone = |name: &Arc<str>| {
+                nodes.get(&**name).is_none_or(|node| node.is_away_for(AWAY_PATIENCE))
+            };
+            let wished = state.wished.values().filter(|task| {
+                let placed = state.deployment.find_planned(&task.name);
+                match (placed, &task.settings.nodes[..]) {
+                    (None, []) => true,
+                    (None, wanted) => wanted
+                        .iter()
+                        .all(|name| nodes.get(&**name).is_some_and(KnownNode::is_attached)),
+                    (Some(placed), []) => placed.settings.nodes.iter().any(is_gone),
+                    (Some(_), _) => false,
+                }
+            });
+            wished.cloned().collect()
+        });
+        (!put.is_empty()).then(|| (put, state.deployment.fuses()))
+    }
+
+    /// Takes tasks for served that were served before this controller began.
+    async fn adopt_change(&self, change: TaskChange, fusion: bool) -> Result<AppliedUnits> {
+        let _changing = self.changing.lock().await;
+        let kept = Arc::clone(&self.kept_placement);
+        let kept = tokio::task::spawn_blocking(move || kept.load()).await;
+        let mut kept = kept.map_err(|error| Error::lost(error.to_string()))??;
+        let placed = change.put.iter().filter_map(|task| {
+            let nodes = kept.remove(&task.name)?;
+            let is_other = match &task.settings.nodes[..] {
+                [] => false,
+                [one] => nodes.iter().any(|node| node != one),
+                each => nodes != each,
+            };
+            if is_other || nodes.len() != task.graph.blocks.len() {
+                return None;
+            }
+            let mut placed = PlannedTask::clone(task);
+            placed.settings.nodes = nodes;
+            Some(Arc::new(placed))
+        });
+        let placed = TaskChange { put: placed.collect(), removed: change.removed.clone() };
+        let (found, _) = self.plan_change(placed, fusion)?;
+        {
+            let mut state = lock(&self.state);
+            for unit in &found.new_units {
+                state.units.insert(unit.id.clone(), Arc::clone(unit));
+            }
+        }
+        self.switch_routes(change, &found);
+        self.assign_all();
+        let started = found.new_units.iter().map(|unit| unit.id.to_string()).collect();
+        Ok(AppliedUnits { started, stopped: Vec::new() })
+    }
+
+    /// Keeps where tasks run; where that fails the next controller places them anew.
+    async fn keep_placement(&self, placed: Vec<Arc<PlannedTask>>, removed: Vec<String>) {
+        let kept = Arc::clone(&self.kept_placement);
+        let saved = tokio::task::spawn_blocking(move || kept.save(&placed, &removed)).await;
+        let saved = saved.unwrap_or_else(|error| Err(Error::lost(error.to_string())));
+        if let Err(error) = saved {
+            tracing::error!(%error, "where tasks run is not kept");
+        }
+    }
+
+    /// Sends every node what is other for it than before.
+    fn assign_all(&self) {
+        let assignments = {
+            let state = lock(&self.state);
+            let decided = Decided {
+                units: &state.units,
+                routes: &state.routes,
+                earlier_routes: &state.earlier_routes,
+            };
+            self.nodes.read(|nodes| node_assignments(&decided, nodes))
+        };
+        for (node, assignment) in assignments {
+            self.nodes.assign(&node, assignment);
+        }
+    }
+
+    /// Waits until something holds of the nodes, looking again whenever something happens.
+    async fn wait_until<T>(
+        &self,
+        limit: Duration,
+        mut look: impl FnMut(&BTreeMap<String, KnownNode>) -> Option<T>,
+    ) -> Option<T> {
+        let mut changes = self.nodes.subscribe();
+        let found = tokio::time::timeout(limit, async {
+            loop {
+                changes.borrow_and_update();
+                if let Some(found) = self.nodes.read(&mut look) {
+                    return Some(found);
+                }
+                changes.changed().await.ok()?;
+            }
+        });
+        found.await.ok().flatten()
+    }
+
+    /// Puts the tasks of a change where they are to run.
+    fn place_change(&self, change: &TaskChange) -> Result<TaskChange> {
+        let members = self.members.list_members();
+        let drained = members.into_iter().filter(|member| member.drained);
+        let drained: Vec<String> = drained.map(|member| member.name).collect();
+        let state = lock(&self.state);
+        self.nodes.read(|nodes| {
+            let placeable = Placeable { nodes, drained: &drained, units: &state.units };
+            let put = change.put.iter().map(|task| {
+                let before = state.deployment.find_planned(&task.name);
+                let stays = before.filter(|before| is_placed_for(before, task, nodes, &drained));
+                match stays {
+                    Some(before) => {
+                        let mut placed = PlannedTask::clone(task);
+                        placed.settings.nodes = before.settings.nodes.clone();
+                        Ok(Arc::new(placed))
+                    }
+                    None => place_task(task, &task.settings.nodes, &placeable),
+                }
+            });
+            let put = put.collect::<Result<_>>()?;
+            Ok(TaskChange { put, removed: change.removed.clone() })
+        })
+    }
+
+    async fn apply_change(
+        self: &Arc<Self>,
+        change: TaskChange,
+        fusion: bool,
+    ) -> Result<AppliedUnits> {
+        let _changing = self.changing.lock().await;
+        let placed = self.place_change(&change)?;
+        let (kept, removed) = (placed.put.clone(), placed.removed.clone());
+        let (found, before) = self.plan_change(placed, fusion)?;
+        {
+            let mut state = lock(&self.state);
+            for unit in found.new_units.iter().chain(&found.changed_units) {
+                state.units.insert(unit.id.clone(), Arc::clone(unit));
+            }
+        }
+        self.assign_all();
+        if let Err(error) = self.wait_for_units(&found).await {
+            let mut state = lock(&self.state);
+            for unit in &found.new_units {
+                state.units.remove(&unit.id);
+            }
+            state.deployment = before;
+            drop(state);
+            self.assign_all();
+            return Err(error);
+        }
+        self.keep_placement(kept, removed).await;
+        let earlier = self.switch_routes(change, &found);
+        self.assign_all();
+        let tables = self.wait_for_tables().await;
+        let applied = AppliedUnits {
+            started: found.new_units.iter().map(|unit| unit.id.to_string()).collect(),
+            stopped: found.removed_units.iter().map(ToString::to_string).collect(),
+        };
+        self.publish_event(&json!({
+            "kind": "system", "started": applied.started, "stopped": applied.stopped,
+            "changed": found.routes.iter().map(|route| &route.task).collect::<Vec<_>>(),
+            "removed": found.removed_tasks,
+        }));
+        let (site, superfluous) = (Arc::clone(self), found.removed_units);
+        tokio::spawn(async move { site.stop_later(tables, earlier, superfluous).await });
+        Ok(applied)
+    }
+
+    /// Has gateways serve other routes from now on; returns those that they served before.
+    fn switch_routes(&self, change: TaskChange, found: &DeploymentChange) -> Vec<Arc<TaskRoute>> {
+        let mut state = lock(&self.state);
+        for name in &change.removed {
+            state.wished.remove(name);
+        }
+        for task in change.put {
+            state.wished.insert(task.name.clone(), task);
+        }
+        let gone = found.removed_tasks.iter().chain(found.routes.iter().map(|route| &route.task));
+        let earlier: Vec<Arc<TaskRoute>> =
+            gone.filter_map(|task| state.routes.remove(task)).collect();
+        for route in &found.routes {
+            state.routes.insert(route.task.clone(), Arc::clone(route));
+        }
+        state.earlier_routes.extend(earlier.iter().cloned());
+        earlier
+    }
+
+    /// Stops what is not needed any more once no request is left that could pass it.
+    async fn stop_later(
+        &self,
+        tables: HashMap<String, u64>,
+        earlier: Vec<Arc<TaskRoute>>,
+        superfluous: Vec<UnitId>,
+    ) {
+        self.wait_until_drained(&tables).await;
+        let _changing = self.changing.lock().await;
+        {
+            let mut state = lock(&self.state);
+            let is_over =
+                |route: &Arc<TaskRoute>| earlier.iter().any(|old| Arc::ptr_eq(old, route));
+            state.earlier_routes.retain(|route| !is_over(route));
+            for unit in &superfluous {
+                // It may be needed again by now.
+                if state.deployment.find_unit(unit).is_none() {
+                    state.units.remove(unit);
+                }
+            }
+        }
+        self.assign_all();
+    }
+
+    /// What a change means for units and routes, and the deployment before it.
+    fn plan_change(
+        &self,
+        change: TaskChange,
+        fusion: bool,
+    ) -> Result<(DeploymentChange, Deployment)> {
+        let mut state = lock(&self.state);
+        let (anew, found) = state.deployment.plan_anew(change, fusion)?;
+        let before = std::mem::replace(&mut state.deployment, anew);
+        Ok((found, before))
+    }
+
+    /// Waits until what is new takes requests; an error where it can't.
+    async fn wait_for_units(&self, found: &DeploymentChange) -> Result<()> {
+        let waited: Vec<&Arc<Unit>> = found.new_units.iter().chain(&found.changed_units).collect();
+        let look = |nodes: &BTreeMap<String, KnownNode>| {
+            let mut is_complete = true;
+            for unit in &waited {
+                match unit_readiness(unit, nodes) {
+                    Ok(is_up) => is_complete &= is_up,
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+            is_complete.then_some(Ok(()))
+        };
+        let started = self.wait_until(START_TIMEOUT, look).await;
+        started.unwrap_or_else(|| {
+            let seconds = START_TIMEOUT.as_secs();
+            Err(Error::timed_out(format!("the units were not started within {seconds} s")))
+        })
+    }
+
+    /// Waits until every gateway that is there has its table; returns which table each has.
+    async fn wait_for_tables(&self) -> HashMap<String, u64> {
+        let numbers = self.nodes.read(|nodes| {
+            let gateways = nodes.iter().filter(|(_, node)| is_gateway(node));
+            gateways.map(|(name, node)| (name.clone(), node.last_number())).collect()
+        });
+        let has_all = |nodes: &BTreeMap<String, KnownNode>| {
+            let has = |(name, number): (&String, &u64)| {
+                nodes.get(name).is_none_or(|node| !is_gateway(node) || node.applied >= *number)
+            };
+            HashMap::iter(&numbers).all(has).then_some(())
+        };
+        if self.wait_until(TABLE_TIMEOUT, has_all).await.is_none() {
+            tracing::warn!("not all gateways have their new table yet");
+        }
+        numbers
+    }
+
+    /// Waits until no gateway has a request left that was accepted before these tables.
+    async fn wait_until_drained(&self, numbers: &HashMap<String, u64>) {
+        let is_drained = |nodes: &BTreeMap<String, KnownNode>| {
+            let has = |(name, number): (&String, &u64)| {
+                nodes.get(name).is_none_or(|node| node.drained >= *number)
+            };
+            numbers.iter().all(has).then_some(())
+        };
+        if self.wait_until(DRAIN_TIMEOUT, is_drained).await.is_none() {
+            tracing::warn!("units are stopped that a gateway which is away may still use");
+        }
+    }
+
+    fn publish_event(&self, event: &serde_json::Value) {
+        // Where nobody listens nobody hears.
+        self.events.send(event.to_string().into()).ok();
+    }
+}
+
+fn is_gateway(node: &KnownNode) -> bool {
+    node.is_attached() && node.description.gateway.is_some()
+}
+
+/// Whether a task that is placed already may stay where it is.
+fn is_placed_for(
+    before: &PlannedTask,
+    task: &PlannedTask,
+    nodes: &BTreeMap<String, KnownNode>,
+    drained: &[String],
+) -> bool {
+    let is_open = |name: &Arc<str>| {
+        nodes.get(&**name).is_some_and(KnownNode::is_attached)
+            && !drained.iter().any(|drained| **drained == **name)
+    };
+    task.settings.nodes.is_empty()
+        && before.graph.blocks.len() == task.graph.blocks.len()
+        && before.settings.nodes.len() == task.graph.blocks.len()
+        && before.settings.nodes.iter().all(is_open)
+}
+
+/// Whether a unit takes requests where it should; an error where it never will.
+fn unit_readiness(unit: &Unit, nodes: &BTreeMap<String, KnownNode>) -> Result<bool> {
+    let name = unit.settings.node.as_deref().unwrap_or_default();
+    let Some(node) = nodes.get(name).filter(|node| node.is_attached()) else {
+        return Err(Error::lost(format!("unit {}: node \"{name}\" is away", unit.id)));
+    };
+    match node.units.get(&unit.id).map(|report| (&report.state, report)) {
+        None | Some((UnitState::Starting, _)) => Ok(false),
+        Some((UnitState::Failed(reason), _)) => {
+            Err(Error::engine(format!("unit {} at node \"{name}\": {reason}", unit.id)))
+        }
+        Some((UnitState::Up, report)) => {
+            let up = report.instances.iter().filter(|instance| instance.address.is_some());
+            Ok(up.count() >= unit.settings.replicas.max(1))
+        }
+    }
+}
+
+impl Site for ClusterSite {
+    fn apply_tasks(
+        &self,
+        change: TaskChange,
+        fusion: bool,
+    ) -> SiteFuture<'_, Result<AppliedUnits>> {
+        Box::pin(self.0.apply_change(change, fusion))
+    }
+
+    fn adopt_tasks(
+        &self,
+        change: TaskChange,
+        fusion: bool,
+    ) -> SiteFuture<'_, Result<AppliedUnits>> {
+        Box::pin(self.0.adopt_change(change, fusion))
+    }
+
+    fn used_units(&self, tasks: &[&str]) -> Vec<UsedUnit> {
+        used_units(&lock(&self.0.state).deployment, tasks)
+    }
+
+    fn unit_statuses(&self) -> Vec<UnitStatus> {
+        let state = lock(&self.0.state);
+        self.0.nodes.read(|nodes| {
+            let reports = current_reports(nodes);
+            let units = state.units.values();
+            units
+                .map(|unit| {
+                    let tasks = state.deployment.unit_tasks(&unit.id);
+                    unit_status(unit, tasks, reports.get(&unit.id).copied())
+                })
+                .collect()
+        })
+    }
+
+    fn task_statuses(&self) -> Vec<TaskStatus> {
+        let state = lock(&self.0.state);
+        self.0.nodes.read(|nodes| {
+            let status = |route: &Arc<TaskRoute>| task_status(route, &state.units, nodes);
+            let unplaced =
+                state.wished.values().filter(|task| !state.routes.contains_key(&task.name));
+            state
+                .routes
+                .values()
+                .map(status)
+                .chain(unplaced.map(|task| unplaced_status(task)))
+                .collect()
+        })
+    }
+
+    fn ping_unit<'a>(&'a self, unit: &'a str) -> SiteFuture<'a, Result<Vec<PingAnswer>>> {
+        Box::pin(async move {
+            Err(Error::unsupported(format!("unit {unit}: units of a cluster are not pinged")))
+        })
+    }
+
+    fn stop_unit<'a>(&'a self, unit: &'a str) -> SiteFuture<'a, Result<()>> {
+        Box::pin(async move {
+            Err(Error::unsupported(format!(
+                "unit {unit}: units of a cluster are stopped with their tasks"
+            )))
+        })
+    }
+
+    fn start_unit<'a>(&'a self, unit: &'a str) -> SiteFuture<'a, Result<()>> {
+        Box::pin(async move {
+            Err(Error::unsupported(format!(
+                "unit {unit}: units of a cluster are started with their tasks"
+            )))
+        })
+    }
+
+    fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()> {
+        {
+            let mut state = lock(&self.0.state);
+            let known = state
+                .routes
+                .get_mut(task)
+                .map(Arc::make_mut)
+                .and_then(|route| route.exits.iter_mut().find(|known| known.name == exit));
+            let known = known.ok_or_else(|| {
+                Error::not_found(format!("task \"{task}\" has no exit \"{exit}\""))
+            })?;
+            known.threshold = threshold;
+            state.deployment.set_threshold(task, exit, threshold);
+        }
+        self.0.assign_all();
+        Ok(())
+    }
+
+    fn subscribe_events(&self) -> broadcast::Receiver<Arc<str>> {
+        self.0.events.subscribe()
+    }
+}
+
+fn unplaced_status(task: &PlannedTask) -> TaskStatus {
+    TaskStatus {
+        name: task.name.clone(),
+        version: task.version.clone(),
+        state: "unavailable".to_owned(),
+        reason: Some("no node is there to run it".to_owned()),
+        path: Vec::new(),
+        exits: Vec::new(),
+        in_flight: 0,
+    }
+}
+
+fn unit_status(unit: &Unit, tasks: Vec<String>, report: Option<&UnitReport>) -> UnitStatus {
+    let instances = report.into_iter().flat_map(|report| &report.instances);
+    UnitStatus {
+        name: unit.id.to_string(),
+        blocks: unit.block_hashes().map(|hash| hash.to_string()).collect(),
+        tasks,
+        isolation: unit.settings.isolation.to_string(),
+        device: unit.settings.device.to_string(),
+        node: unit.settings.node.clone(),
+        weight_bytes: report.map_or(0, |report| report.weight_bytes),
+        max_batch_rows: report.and_then(|report| report.max_batch_rows),
+        instances: instances
+            .map(|instance| InstanceReport {
+                name: instance.name.clone(),
+                state: instance.state.clone(),
+                reason: instance.reason.clone(),
+                process: instance.process,
+                restarts: instance.restarts,
+                requests: instance.requests,
+                in_flight: 0,
+            })
+            .collect(),
+    }
+}
+
+fn task_status(
+    route: &TaskRoute,
+    units: &BTreeMap<UnitId, Arc<Unit>>,
+    nodes: &BTreeMap<String, KnownNode>,
+) -> TaskStatus {
+    let steps = route.steps.iter().filter_map(|step| units.get(&step.unit));
+    let mut state = ("ready", None);
+    for unit in steps {
+        match unit_readiness(unit, nodes) {
+            Ok(true) => {}
+            Ok(false) => state = ("loading", Some(format!("unit {} is starting", unit.id))),
+            Err(error) => {
+                state = ("unavailable", Some(error.to_string()));
+                break;
+            }
+        }
+    }
+    let exit = |exit: &tessera_deploy::RouteExit| ExitStatus {
+        name: exit.name.clone(),
+        threshold: exit.threshold,
+        taken: 0,
+    };
+    TaskStatus {
+        name: route.task.clone(),
+        version: route.version.clone(),
+        state: state.0.to_owned(),
+        reason: state.1,
+        path: route.steps.iter().map(|step| step.unit.to_string()).collect(),
+        exits: route.exits.iter().map(exit).collect(),
+        in_flight: 0,
+    }
+}

@@ -1,0 +1,376 @@
+//! The nodes of a cluster: what they report, and what they were sent.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tessera_cluster::wire::{NodeDescription, NodeOrder, NodeState, Ping, node_order};
+use tessera_cluster::{NodeAssignment, UnitReport};
+use tessera_core::{Error, Result, lock};
+use tessera_deploy::UnitId;
+use tokio::sync::{mpsc, watch};
+
+/// Orders that may wait for a node: one that does not take them is away.
+pub(crate) const ORDER_QUEUE: usize = 64;
+/// A node that says nothing for so long is away.
+pub(crate) const SILENCE_LIMIT: Duration = Duration::from_millis(2500);
+
+/// How a node is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NodeStatus {
+    /// What it is called.
+    pub name: String,
+    /// attached, away or drained; a node that is drained gets nothing to do.
+    pub state: String,
+    /// Seconds since it is attached or away.
+    pub since_seconds: u64,
+    /// Version of its program.
+    pub version: String,
+    /// What runs its units.
+    pub engine: String,
+    /// Cores that it computes on.
+    pub cores: u32,
+    /// Bytes of memory that it may use, and that are available.
+    pub memory_bytes: u64,
+    /// See `memory_bytes`.
+    pub available_memory_bytes: u64,
+    /// Bytes of storage that are available.
+    pub available_storage_bytes: u64,
+    /// Cores that nobody uses.
+    pub idle_cores: f64,
+    /// Its GPUs.
+    pub gpus: Vec<String>,
+    /// Milliseconds to it and back, on the stream.
+    pub round_trip_ms: Option<f64>,
+    /// Where clients reach its gateway, where it has one.
+    pub http: Option<String>,
+    /// See `http`.
+    pub grpc: Option<String>,
+    /// Units that run at it.
+    pub units: Vec<String>,
+}
+
+impl NodeStatus {
+    /// A node of which nothing is known but that it belongs to the cluster.
+    pub(crate) fn never_attached(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            state: "away".to_owned(),
+            since_seconds: 0,
+            version: String::new(),
+            engine: String::new(),
+            cores: 0,
+            memory_bytes: 0,
+            available_memory_bytes: 0,
+            available_storage_bytes: 0,
+            idle_cores: 0.0,
+            gpus: Vec::new(),
+            round_trip_ms: None,
+            http: None,
+            grpc: None,
+            units: Vec::new(),
+        }
+    }
+}
+
+/// Tells one stream of a node from the next.
+pub(crate) type SessionId = u64;
+
+/// The nodes, by name.
+#[derive(Default)]
+pub struct NodeTable {
+    state: Mutex<TableState>,
+    /// Counts what happened, so that others can wait for it.
+    changes: Changes,
+}
+
+struct Changes(watch::Sender<u64>);
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self(watch::Sender::new(0))
+    }
+}
+
+#[derive(Default)]
+struct TableState {
+    nodes: BTreeMap<String, KnownNode>,
+    next_session: SessionId,
+    next_number: u64,
+    /// Of the controller: nodes obey the highest that they have seen.
+    epoch: u64,
+}
+
+/// A node that was attached at some time.
+pub(crate) struct KnownNode {
+    pub(crate) description: NodeDescription,
+    pub(crate) node_state: NodeState,
+    pub(crate) units: HashMap<UnitId, UnitReport>,
+    /// What it was sent, all together.
+    sent: NodeAssignment,
+    /// The assignments that it has carried out, and before whose routes no request is left.
+    pub(crate) applied: u64,
+    pub(crate) drained: u64,
+    since: Instant,
+    session: Option<AttachedSession>,
+    round_trip: Option<Duration>,
+}
+
+struct AttachedSession {
+    id: SessionId,
+    orders: mpsc::Sender<NodeOrder>,
+    heard: Instant,
+    /// The ping that it has not answered yet.
+    pinged: Option<(u64, Instant)>,
+    /// Whether it has said what it is: it is given nothing to do before.
+    is_described: bool,
+}
+
+impl KnownNode {
+    /// Whether it is there, and has said what it is.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.is_described)
+    }
+
+    /// Whether it has been away for at least so long.
+    pub(crate) fn is_away_for(&self, time: Duration) -> bool {
+        self.session.is_none() && self.since.elapsed() >= time
+    }
+
+    /// The number of the last assignment that it was sent.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.sent.number
+    }
+}
+
+impl NodeTable {
+    /// A table without nodes, for the orders of this epoch.
+    pub fn new(epoch: u64) -> Self {
+        let state = TableState { epoch, ..TableState::default() };
+        Self { state: Mutex::new(state), changes: Changes::default() }
+    }
+
+    /// Is told whenever something has happened to a node.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.0.subscribe()
+    }
+
+    pub(crate) fn note_change(&self) {
+        self.changes.0.send_modify(|count| *count += 1);
+    }
+
+    /// Looks at the nodes.
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&BTreeMap<String, KnownNode>) -> T) -> T {
+        look(&lock(&self.state).nodes)
+    }
+
+    /// A node has opened its stream; one that it had before is closed.
+    pub(crate) fn attach(&self, name: &str) -> (SessionId, mpsc::Receiver<NodeOrder>) {
+        let (orders, waiting) = mpsc::channel(ORDER_QUEUE);
+        let mut state = lock(&self.state);
+        state.next_session += 1;
+        let (id, heard) = (state.next_session, Instant::now());
+        let session = AttachedSession { id, orders, heard, pinged: None, is_described: false };
+        let node = state.nodes.entry(name.to_owned()).or_insert_with(|| KnownNode {
+            description: NodeDescription::default(),
+            node_state: NodeState::default(),
+            units: HashMap::new(),
+            sent: NodeAssignment::default(),
+            applied: 0,
+            drained: 0,
+            since: heard,
+            session: None,
+            round_trip: None,
+        });
+        node.session = Some(session);
+        node.since = heard;
+        // It is sent everything anew.
+        node.sent = NodeAssignment { number: node.sent.number, ..NodeAssignment::default() };
+        (id, waiting)
+    }
+
+    /// A node's stream has ended.
+    pub(crate) fn detach(&self, name: &str, session: SessionId, reason: &str) {
+        {
+            let mut state = lock(&self.state);
+            let Some(node) = state.nodes.get_mut(name) else { return };
+            if node.session.as_ref().is_none_or(|attached| attached.id != session) {
+                return;
+            }
+            node.session = None;
+            node.since = Instant::now();
+        }
+        tracing::warn!(node = name, reason, "a node is away");
+        self.note_change();
+    }
+
+    /// A node does not belong to the cluster any more.
+    pub(crate) fn forget(&self, name: &str) {
+        let gone = lock(&self.state).nodes.remove(name);
+        drop(gone);
+        self.note_change();
+    }
+
+    /// Changes what is known of a node, where this is still its stream.
+    pub(crate) fn update(
+        &self,
+        name: &str,
+        session: SessionId,
+        change: impl FnOnce(&mut KnownNode),
+    ) -> bool {
+        let mut state = lock(&self.state);
+        let Some(node) = state.nodes.get_mut(name) else { return false };
+        match &mut node.session {
+            Some(attached) if attached.id == session => attached.heard = Instant::now(),
+            _ => return false,
+        }
+        change(node);
+        true
+    }
+
+    /// A node says what it is.
+    pub(crate) fn describe(&self, name: &str, session: SessionId, description: NodeDescription) {
+        let known = self.update(name, session, |node| {
+            if node.description.run_id != description.run_id {
+                node.units.clear();
+            }
+            node.description = description;
+            if let Some(attached) = &mut node.session {
+                attached.is_described = true;
+            }
+        });
+        if known {
+            tracing::info!(node = name, "a node is attached");
+            self.note_change();
+        }
+    }
+
+    /// A node has answered a ping.
+    pub(crate) fn note_pong(&self, name: &str, session: SessionId, number: u64) {
+        self.update(name, session, |node| {
+            let pinged = node.session.as_mut().and_then(|attached| attached.pinged.take());
+            if let Some((_, at)) = pinged.filter(|(pinged, _)| *pinged == number) {
+                node.round_trip = Some(at.elapsed());
+            }
+        });
+    }
+
+    /// Pings every node, and takes those for away that say nothing.
+    pub(crate) fn ping_all(&self, number: u64) {
+        let mut silent = Vec::new();
+        {
+            let mut state = lock(&self.state);
+            let epoch = state.epoch;
+            for (name, node) in &mut state.nodes {
+                let Some(attached) = &mut node.session else { continue };
+                if attached.heard.elapsed() > SILENCE_LIMIT {
+                    silent.push((name.clone(), attached.id));
+                    continue;
+                }
+                let order = node_order::Order::Ping(Ping { number });
+                let sent = attached.orders.try_send(NodeOrder { epoch, order: Some(order) });
+                if sent.is_ok() && attached.pinged.is_none() {
+                    attached.pinged = Some((number, Instant::now()));
+                }
+            }
+        }
+        for (name, session) in silent {
+            self.detach(&name, session, "it says nothing");
+        }
+    }
+
+    /// Gives an order to a node.
+    pub(crate) fn send_order(&self, name: &str, order: node_order::Order) -> Result<()> {
+        let state = lock(&self.state);
+        let away = || Error::lost(format!("node \"{name}\" is away"));
+        let attached = state.nodes.get(name).and_then(|node| node.session.as_ref());
+        let attached = attached.ok_or_else(away)?;
+        let order = NodeOrder { epoch: state.epoch, order: Some(order) };
+        attached.orders.try_send(order).map_err(|_| away())
+    }
+
+    /// Gives an order to every node that is there.
+    pub(crate) fn send_to_all(&self, order: &node_order::Order) {
+        let names: Vec<String> = lock(&self.state).nodes.keys().cloned().collect();
+        for name in names {
+            // One that is away hears it when it is back.
+            self.send_order(&name, order.clone()).ok();
+        }
+    }
+
+    /// Sends a node what is other than what it was sent before.
+    pub(crate) fn assign(&self, name: &str, mut wanted: NodeAssignment) {
+        let mut state = lock(&self.state);
+        let (epoch, number) = (state.epoch, state.next_number + 1);
+        let Some(node) = state.nodes.get_mut(name).filter(|node| node.is_attached()) else {
+            return;
+        };
+        fn keep_new<T: PartialEq>(part: &mut Option<T>, sent: &Option<T>) {
+            if part == sent {
+                *part = None;
+            }
+        }
+        keep_new(&mut wanted.units, &node.sent.units);
+        keep_new(&mut wanted.peers, &node.sent.peers);
+        keep_new(&mut wanted.routes, &node.sent.routes);
+        keep_new(&mut wanted.instances, &node.sent.instances);
+        if wanted.is_empty() {
+            return;
+        }
+        wanted.number = number;
+        let Some(attached) = &node.session else { return };
+        let order = match wanted.to_wire() {
+            Ok(wire) => NodeOrder { epoch, order: Some(node_order::Order::Assignment(wire)) },
+            Err(error) => {
+                tracing::error!(node = name, %error, "an assignment can't be written");
+                return;
+            }
+        };
+        // One that takes no more orders is noticed by its silence.
+        if attached.orders.try_send(order).is_ok() {
+            node.sent.merge(wanted);
+            state.next_number = number;
+        }
+    }
+
+    /// How the nodes are.
+    pub fn node_statuses(&self) -> Vec<NodeStatus> {
+        self.read(|nodes| nodes.iter().map(|(name, node)| node_status(name, node)).collect())
+    }
+}
+
+fn node_status(name: &str, node: &KnownNode) -> NodeStatus {
+    let NodeDescription { version, engine, cores, memory, gpus, gateway, .. } = &node.description;
+    let mut units: Vec<String> = node.units.keys().map(ToString::to_string).collect();
+    units.sort_unstable();
+    let gateway = gateway.as_ref();
+    NodeStatus {
+        name: name.to_owned(),
+        state: if node.is_attached() { "attached" } else { "away" }.to_owned(),
+        since_seconds: node.since.elapsed().as_secs(),
+        version: version.clone(),
+        engine: engine.clone(),
+        cores: *cores,
+        memory_bytes: *memory,
+        available_memory_bytes: node.node_state.available_memory,
+        available_storage_bytes: node.node_state.available_storage,
+        idle_cores: node.node_state.idle_cores,
+        gpus: gpus.clone(),
+        round_trip_ms: node.round_trip.map(|time| time.as_secs_f64() * 1e3),
+        http: gateway.map(|gateway| gateway.http.clone()),
+        grpc: gateway.map(|gateway| gateway.grpc.clone()),
+        units,
+    }
+}
+
+/// A list of names as the order that says who does not belong to the cluster any more.
+pub(crate) fn removed_nodes_order(certificate_names: Vec<String>) -> node_order::Order {
+    node_order::Order::RemovedNodes(tessera_cluster::wire::RemovedNodes { certificate_names })
+}
+
+/// The reports of a node's units, from what it sent.
+pub(crate) fn read_unit_reports(document: &[u8]) -> Result<HashMap<UnitId, UnitReport>> {
+    let reports: Vec<UnitReport> = tessera_cluster::read_document("reports of units", document)?;
+    Ok(reports.into_iter().map(|report| (report.unit.clone(), report)).collect())
+}

@@ -1,0 +1,235 @@
+//! A node's side of the control wire: it reports how it is, and does what it is assigned.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use tessera_cluster::wire::{
+    AssignmentApplied, AssignmentDrained, NodeDescription, NodeOrder, NodeReport, NodeState, Pong,
+    UnitReports, node_order, node_report,
+};
+use tessera_cluster::{
+    ControllerAddress, ControllerConnection, JoinedNode, NodeAssignment, NodeSession,
+    write_document,
+};
+use tessera_core::{Error, ErrorKind, Result, lock};
+use tessera_tensormq::TlsIdentity;
+use tokio::sync::mpsc;
+
+use super::identity_file::IdentityFile;
+use super::workload::{DrainingTable, NodeWorkload};
+use crate::host_memory::available_memory_bytes;
+use crate::idle_cores::IdleCores;
+
+/// How often a node says how it is.
+const STATE_INTERVAL: Duration = Duration::from_secs(1);
+/// How long to wait before a controller is tried again; up to so long when it stays away.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How soon a certificate is asked for again that could not be renewed.
+const RENEW_PAUSE: Duration = Duration::from_secs(30);
+
+/// The connection to a controller, while there is one.
+#[derive(Default)]
+pub(super) struct ControllerLink(Mutex<Option<ControllerConnection>>);
+
+impl ControllerLink {
+    pub(super) fn current(&self) -> Option<ControllerConnection> {
+        lock(&self.0).clone()
+    }
+}
+
+/// What speaks to controllers for a node.
+pub(super) struct NodeAgent {
+    pub(super) controllers: Vec<ControllerAddress>,
+    pub(super) identity: Mutex<JoinedNode>,
+    pub(super) identity_file: IdentityFile,
+    pub(super) tls: TlsIdentity,
+    pub(super) description: NodeDescription,
+    pub(super) workload: Arc<NodeWorkload>,
+    pub(super) link: Arc<ControllerLink>,
+}
+
+impl NodeAgent {
+    /// Keeps a stream to a controller until the node does not belong to the cluster any more;
+    /// returns why.
+    pub(super) async fn stay_attached(self: Arc<Self>) -> Error {
+        let mut pause = FIRST_PAUSE;
+        let mut last_error = String::new();
+        loop {
+            for address in &self.controllers {
+                let node = lock(&self.identity).clone();
+                let ended = match ControllerConnection::open(address, &node).await {
+                    Ok(connection) => self.attach(&connection).await,
+                    Err(error) => Err(error),
+                };
+                *lock(&self.link.0) = None;
+                match ended {
+                    Ok(()) => pause = FIRST_PAUSE,
+                    Err(error) if error.kind() == ErrorKind::Usage => return error,
+                    Err(error) => {
+                        let message = error.to_string();
+                        if message != last_error {
+                            tracing::warn!(%error, "no controller: going on with what there is");
+                            last_error = message;
+                        }
+                    }
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Attaches to a controller, and obeys it until the stream ends. An error of use is one that
+    /// trying again does not mend.
+    async fn attach(self: &Arc<Self>, connection: &ControllerConnection) -> Result<()> {
+        let session = connection.attach().await?;
+        *lock(&self.link.0) = Some(connection.clone());
+        tracing::info!(node = %lock(&self.identity).name, "attached to a controller");
+        let reporting = tokio::spawn(report_for(
+            Arc::clone(&self.workload),
+            self.description.clone(),
+            session.reports.clone(),
+        ));
+        let renewing = tokio::spawn(Arc::clone(self).renew_in_time(connection.clone()));
+        let ended = self.obey_orders(session).await;
+        reporting.abort();
+        renewing.abort();
+        match ended {
+            Err(error) if error.kind() != ErrorKind::Usage => {
+                tracing::warn!(%error, "the controller is away: going on without it");
+                Ok(())
+            }
+            ended => ended,
+        }
+    }
+
+    async fn obey_orders(&self, mut session: NodeSession) -> Result<()> {
+        loop {
+            let NodeOrder { epoch, order } = session.next_order().await?;
+            match order {
+                Some(node_order::Order::Ping(ping)) => {
+                    let pong = node_report::Report::Pong(Pong { number: ping.number });
+                    send_report(&session.reports, pong).await?;
+                }
+                Some(node_order::Order::Removed(removed)) => {
+                    return Err(Error::usage(removed.reason));
+                }
+                Some(node_order::Order::RemovedNodes(removed)) => {
+                    self.tls.set_removed_peers(removed.certificate_names);
+                }
+                Some(node_order::Order::Assignment(assignment)) => {
+                    let assignment = NodeAssignment::from_wire(&assignment)?;
+                    let workload = Arc::clone(&self.workload);
+                    let obeyed =
+                        tokio::task::spawn_blocking(move || workload.obey(epoch, assignment));
+                    if !obeyed.await.map_err(|error| Error::engine(error.to_string()))? {
+                        return Err(Error::lost("a controller commands that is none any more"));
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Has the certificate renewed when half of its life is over.
+    async fn renew_in_time(self: Arc<Self>, connection: ControllerConnection) {
+        loop {
+            let node = lock(&self.identity).clone();
+            let left = node.renew_at().duration_since(SystemTime::now()).unwrap_or_default();
+            tokio::time::sleep(left).await;
+            let renewed = match connection.renew_certificate(&node).await {
+                Ok(renewed) => self.take_certificate(renewed),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = renewed {
+                tracing::warn!(%error, "the certificate is not renewed yet");
+                tokio::time::sleep(RENEW_PAUSE).await;
+            }
+        }
+    }
+
+    fn take_certificate(&self, node: JoinedNode) -> Result<()> {
+        self.tls.renew(&node.certificate_pem, &node.key_pem, &node.authority_pem)?;
+        self.identity_file.save(&node)?;
+        tracing::info!("the certificate is renewed");
+        *lock(&self.identity) = node;
+        Ok(())
+    }
+}
+
+async fn send_report(
+    reports: &mpsc::Sender<NodeReport>,
+    report: node_report::Report,
+) -> Result<()> {
+    let sent = reports.send(NodeReport { report: Some(report) }).await;
+    sent.map_err(|_| Error::lost("the stream to the controller has ended"))
+}
+
+/// Reports what a node is, and then how it is, until the stream ends.
+async fn report_for(
+    workload: Arc<NodeWorkload>,
+    description: NodeDescription,
+    reports: mpsc::Sender<NodeReport>,
+) -> Result<()> {
+    send_report(&reports, node_report::Report::Description(description)).await?;
+    let mut idle = IdleCores::default();
+    let mut last_units = None;
+    let (mut applied, mut drained) = (0, 0);
+    let mut ticks = tokio::time::interval(STATE_INTERVAL);
+    loop {
+        let is_tick = tokio::select! {
+            _ = ticks.tick() => true,
+            () = workload.report_due.notified() => false,
+        };
+        let units = workload.unit_reports();
+        if last_units.as_ref() != Some(&units) {
+            let document = write_document(&units)?;
+            let report = node_report::Report::Units(UnitReports { document });
+            send_report(&reports, report).await?;
+            last_units = Some(units);
+        }
+        let (now_applied, now_drained) = {
+            let state = lock(&workload.state);
+            (state.applied, state.drained)
+        };
+        if now_applied != applied {
+            applied = now_applied;
+            let report = AssignmentApplied { number: applied };
+            send_report(&reports, node_report::Report::Applied(report)).await?;
+        }
+        if now_drained != drained {
+            drained = now_drained;
+            let report = AssignmentDrained { number: drained };
+            send_report(&reports, node_report::Report::Drained(report)).await?;
+        }
+        if is_tick {
+            let state = NodeState {
+                available_memory: available_memory_bytes(),
+                available_storage: available_storage(&workload),
+                idle_cores: idle.idle_cores(),
+            };
+            send_report(&reports, node_report::Report::State(state)).await?;
+        }
+    }
+}
+
+fn available_storage(workload: &NodeWorkload) -> u64 {
+    let found = rustix::fs::statvfs(&workload.repository);
+    found.map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// Waits for the requests of earlier tables, one table after the other.
+pub(super) async fn drain_tables(
+    workload: std::sync::Weak<NodeWorkload>,
+    mut tables: mpsc::UnboundedReceiver<DrainingTable>,
+) {
+    while let Some(DrainingTable { number, generation }) = tables.recv().await {
+        let Some(workload) = workload.upgrade() else { return };
+        if let (Some(generation), Some(dispatch)) = (generation, &workload.dispatch) {
+            dispatch.dispatcher.wait_until_drained(generation).await;
+        }
+        lock(&workload.state).drained = number;
+        workload.report_due.notify_one();
+    }
+}

@@ -1,0 +1,71 @@
+//! Content that a unit needs and this node lacks, fetched.
+
+use std::path::Path;
+
+use tessera_cluster::ControllerConnection;
+use tessera_core::{ContentHash, Error, Result};
+use tessera_deploy::Unit;
+use tessera_repository::{ContentKind, ContentName, Repository};
+
+/// Fetches what a unit needs and the repository does not have.
+pub(super) async fn fetch_unit(
+    repository: &Path,
+    unit: &Unit,
+    connection: Option<&ControllerConnection>,
+) -> Result<()> {
+    let repository = Repository::open(repository)?;
+    let mut hashes: Vec<ContentHash> = unit.block_hashes().collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    for hash in hashes {
+        let block = ContentName { kind: ContentKind::Block, hash };
+        if !repository.has_content(block) {
+            fetch_content(&repository, block, connection).await?;
+        }
+        for weight in repository.missing_weights(hash)? {
+            fetch_content(&repository, weight, connection).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Fetches some content, from where an earlier try stopped.
+async fn fetch_content(
+    repository: &Repository,
+    name: ContentName,
+    connection: Option<&ControllerConnection>,
+) -> Result<()> {
+    let (kind, hash) = (name.kind.display_name(), name.hash);
+    let what = || format!("{kind} {}", hash.short_hex());
+    let connection = connection.ok_or_else(|| {
+        Error::lost(format!("{}: no controller is there to fetch it from", what()))
+    })?;
+    let mut import = repository.begin_import(name)?;
+    let begun = import.len();
+    let mut chunks = connection.fetch_content(kind, &hash.to_string(), begun).await?;
+    let mut total = None;
+    loop {
+        let chunk = chunks.message().await;
+        let chunk =
+            chunk.map_err(|status| Error::lost(format!("{}: {}", what(), status.message())))?;
+        let Some(chunk) = chunk else { break };
+        total = Some(chunk.total);
+        let bytes = chunk.bytes;
+        // The disk is not waited for on a thread that serves connections.
+        import = run_blocking(move || import.append(&bytes).map(|()| import)).await?;
+    }
+    if total.is_some_and(|total| import.len() < total) {
+        return Err(Error::lost(format!("{}: it was cut off", what())));
+    }
+    let root = repository.root().to_path_buf();
+    run_blocking(move || import.finish(&Repository::open(&root)?)).await?;
+    tracing::debug!(kind, hash = %hash.short_hex(), from = begun, "fetched");
+    Ok(())
+}
+
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Error::lost(format!("writing content: {error}")))?
+}

@@ -1,0 +1,56 @@
+//! Who a node is, kept in a file that nobody else may read.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use tessera_cluster::JoinedNode;
+use tessera_core::{Error, Result};
+
+const FILE_NAME: &str = "identity.json";
+
+/// The file of a node's certificate and key.
+pub(super) struct IdentityFile(PathBuf);
+
+impl IdentityFile {
+    /// In the folder of a node's state.
+    pub(super) fn in_folder(folder: &Path) -> Self {
+        Self(folder.join(FILE_NAME))
+    }
+
+    /// Who the node is; `None` where it has not joined a cluster.
+    pub(super) fn load(&self) -> Result<Option<JoinedNode>> {
+        match fs::read(&self.0) {
+            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| {
+                let path = self.0.display();
+                Error::corrupt(format!(
+                    "{path}: it is damaged: {error}; move it away, and join again with a new token"
+                ))
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::from_io(self.0.display(), &error)),
+        }
+    }
+
+    /// Keeps who it is; whole or not at all.
+    pub(super) fn save(&self, node: &JoinedNode) -> Result<()> {
+        let text = serde_json::to_vec_pretty(node).map_err(|e| Error::invalid(e.to_string()))?;
+        let unfinished = self.0.with_extension("json.new");
+        let write = || -> std::io::Result<()> {
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true);
+            #[cfg(unix)]
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+            let mut file = options.open(&unfinished)?;
+            file.write_all(&text)?;
+            file.sync_data()?;
+            fs::rename(&unfinished, &self.0)
+        };
+        write().map_err(|error| Error::from_io(self.0.display(), &error))
+    }
+
+    /// Forgets who it was.
+    pub(super) fn remove(&self) -> Result<()> {
+        fs::remove_file(&self.0).map_err(|error| Error::from_io(self.0.display(), &error))
+    }
+}

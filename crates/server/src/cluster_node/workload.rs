@@ -1,0 +1,332 @@
+//! What a node does: the units that it runs, and the tasks that its gateway serves, as it is
+//! assigned them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tessera_cluster::{NodeAssignment, PeerAddresses, UnitInstances, UnitReport, UnitState};
+use tessera_core::{Result, lock};
+use tessera_deploy::{TaskRoute, Unit, UnitId};
+use tessera_dispatch::{Dispatcher, RouteChange, UnitEntry};
+use tessera_node::{InstanceState, InstanceStatus, NodeEvent};
+use tessera_telemetry::SystemSample;
+use tessera_tensormq::{Address, Endpoint};
+use tokio::sync::{Notify, mpsc};
+
+use super::assignment_file::{AssignmentFile, KeptAssignment};
+use crate::gateway::DispatchPart;
+use crate::node::{NodePart, instance_window};
+use crate::system_sample::SampledParts;
+
+/// How long to wait before a unit that can't be started is tried again.
+pub(super) const RETRY_DELAY: Duration = Duration::from_secs(5);
+
+/// What a node does.
+pub(super) struct NodeWorkload {
+    pub(super) node: NodePart,
+    pub(super) dispatch: Option<DispatchPart>,
+    pub(super) endpoint: Endpoint,
+    pub(super) cores: NonZeroUsize,
+    pub(super) repository: PathBuf,
+    pub(super) file: AssignmentFile,
+    pub(super) state: Mutex<WorkloadState>,
+    /// Held while an assignment is carried out.
+    pub(super) applying: Mutex<()>,
+    /// Whether a controller has said, at some time, what there is to do.
+    pub(super) is_assigned: Arc<AtomicBool>,
+    /// Notified when units are to be started or stopped.
+    pub(super) units_changed: Notify,
+    /// Notified when there is something to report.
+    pub(super) report_due: Notify,
+    /// Takes assignments whose earlier requests are waited for.
+    pub(super) draining: mpsc::UnboundedSender<DrainingTable>,
+}
+
+/// What a node is to do, and how far it is.
+#[derive(Default)]
+pub(super) struct WorkloadState {
+    pub(super) epoch: u64,
+    pub(super) assignment: NodeAssignment,
+    /// Whom others made known.
+    peers: PeerAddresses,
+    /// The units that are to run, and how they are.
+    pub(super) units: BTreeMap<UnitId, AssignedUnit>,
+    /// What the dispatcher sends to.
+    instances: HashMap<UnitId, Vec<String>>,
+    /// The number of the last assignment that is carried out, and before which nothing is left.
+    pub(super) applied: u64,
+    pub(super) drained: u64,
+}
+
+/// A unit that is to run.
+pub(super) struct AssignedUnit {
+    pub(super) unit: Arc<Unit>,
+    pub(super) state: UnitState,
+}
+
+/// A table whose earlier requests are waited for.
+pub(super) struct DrainingTable {
+    pub(super) number: u64,
+    /// The generation of the dispatcher's table before it; `None` where its routes did not change.
+    pub(super) generation: Option<u64>,
+}
+
+impl NodeWorkload {
+    fn dispatcher(&self) -> Option<&Dispatcher> {
+        self.dispatch.as_ref().map(|dispatch| &dispatch.dispatcher)
+    }
+
+    /// Takes up what it did last.
+    pub(super) fn restore(&self) {
+        let KeptAssignment { epoch, assignment } = self.file.load();
+        lock(&self.state).epoch = epoch;
+        if !assignment.is_empty() {
+            tracing::info!(number = assignment.number, "going on with what was assigned last");
+            self.carry_out(assignment);
+        }
+    }
+
+    /// Carries out what a controller says, unless one with a higher epoch has said something; tells
+    /// whether it does. May wait for connections to others.
+    pub(super) fn obey(&self, epoch: u64, assignment: NodeAssignment) -> bool {
+        {
+            let mut state = lock(&self.state);
+            if epoch < state.epoch {
+                return false;
+            }
+            state.epoch = epoch;
+        }
+        self.carry_out(assignment);
+        let kept = {
+            let state = lock(&self.state);
+            KeptAssignment { epoch: state.epoch, assignment: state.assignment.clone() }
+        };
+        if let Err(error) = self.file.save(&kept) {
+            tracing::error!(%error, "what is assigned is not kept for the next start");
+        }
+        true
+    }
+
+    fn carry_out(&self, assignment: NodeAssignment) {
+        let _applying = lock(&self.applying);
+        let number = assignment.number;
+        if let Some(peers) = &assignment.peers {
+            self.set_peers(peers);
+        }
+        let generation = self.set_routes(&assignment);
+        if let Some(instances) = &assignment.instances {
+            self.set_instances(instances);
+        }
+        if let Some(units) = &assignment.units {
+            self.set_units(units);
+        }
+        {
+            let mut state = lock(&self.state);
+            state.assignment.merge(assignment);
+            state.applied = number;
+        }
+        self.is_assigned.store(true, Ordering::Release);
+        // Nobody waits for it any more where this fails.
+        self.draining.send(DrainingTable { number, generation }).ok();
+        self.report_due.notify_one();
+    }
+
+    /// Makes known whom units send to, and forgets the others.
+    fn set_peers(&self, peers: &PeerAddresses) {
+        let supervisor = &self.node.supervisor;
+        let before = lock(&self.state).peers.clone();
+        for name in before.keys().filter(|name| !peers.contains_key(*name)) {
+            supervisor.forget_remote_peer(name);
+        }
+        let mut known = PeerAddresses::new();
+        for (name, value) in peers {
+            let address: Address = match serde_json::from_value(value.clone()) {
+                Ok(address) => address,
+                Err(error) => {
+                    tracing::error!(name, %error, "an address is not understood");
+                    continue;
+                }
+            };
+            if before.get(name) != Some(value) {
+                // Our own are known already.
+                if supervisor.instance_address(name).as_ref() == Some(&address) {
+                    continue;
+                }
+                supervisor.add_remote_peer(name, address);
+            }
+            known.insert(name.clone(), value.clone());
+        }
+        lock(&self.state).peers = known;
+    }
+
+    /// Has the gateway serve these routes; returns the generation of the table before.
+    fn set_routes(&self, assignment: &NodeAssignment) -> Option<u64> {
+        let dispatcher = self.dispatcher()?;
+        let (known, entries) = {
+            let state = lock(&self.state);
+            let instances = assignment.instances.as_ref().or(state.assignment.instances.as_ref());
+            let entries = instances.into_iter().flatten().map(unit_entry).collect();
+            (state.assignment.routes.clone().unwrap_or_default(), entries)
+        };
+        let routes = assignment.routes.as_deref().unwrap_or(&known);
+        let is_other =
+            |route: &&TaskRoute| known.iter().find(|old| old.task == route.task) != Some(route);
+        let changed: Vec<Arc<TaskRoute>> =
+            routes.iter().filter(is_other).cloned().map(Arc::new).collect();
+        let is_gone = |old: &&TaskRoute| !routes.iter().any(|route| route.task == old.task);
+        let removed: Vec<String> =
+            known.iter().filter(is_gone).map(|route| route.task.clone()).collect();
+        let is_same = changed.is_empty() && removed.is_empty();
+        let change = RouteChange { routes: changed, removed, units: entries };
+        if is_same && assignment.instances.is_none() {
+            return None;
+        }
+        let before = dispatcher.change_routes(change);
+        (!is_same).then_some(before)
+    }
+
+    /// Has the gateway send to these instances.
+    fn set_instances(&self, wanted: &[UnitInstances]) {
+        let Some(dispatcher) = self.dispatcher() else { return };
+        let before = std::mem::take(&mut lock(&self.state).instances);
+        let mut known = HashMap::with_capacity(wanted.len());
+        for UnitInstances { unit, instances, unavailable, .. } in wanted {
+            let had = before.get(unit).map_or(&[][..], Vec::as_slice);
+            for instance in instances.iter().filter(|name| !had.contains(name)) {
+                // Those that others send to are not connected to from here.
+                if self.node.supervisor.instance_address(instance).is_some() {
+                    dispatcher.instance_up(unit, instance);
+                } else {
+                    dispatcher.add_instance(unit, instance);
+                }
+            }
+            let reason = unavailable.as_deref().unwrap_or("it is gone");
+            for instance in had.iter().filter(|name| !instances.contains(name)) {
+                dispatcher.instance_down(unit, instance, reason, unavailable.is_none());
+            }
+            if instances.is_empty() && unavailable.is_some() {
+                dispatcher.instance_down(unit, "", reason, false);
+            }
+            known.insert(unit.clone(), instances.clone());
+        }
+        for (unit, instances) in &before {
+            if known.contains_key(unit) {
+                continue;
+            }
+            for instance in instances {
+                dispatcher.retire_instance(unit, instance);
+            }
+        }
+        lock(&self.state).instances = known;
+    }
+
+    /// Notes what is to run; whoever waits for that starts and stops it.
+    fn set_units(&self, units: &[Unit]) {
+        let mut state = lock(&self.state);
+        let mut before = std::mem::take(&mut state.units);
+        for unit in units {
+            let known = before.remove(&unit.id).filter(|known| *known.unit == *unit);
+            let assigned = known.unwrap_or_else(|| AssignedUnit {
+                unit: Arc::new(unit.clone()),
+                state: UnitState::Starting,
+            });
+            state.units.insert(unit.id.clone(), assigned);
+        }
+        drop(state);
+        self.units_changed.notify_one();
+    }
+
+    /// Something has happened to an instance of this node.
+    pub(super) fn note_event(&self, event: &NodeEvent) {
+        if let Some(dispatcher) = self.dispatcher() {
+            match event {
+                NodeEvent::Up { unit, instance } if dispatcher.uses_unit(unit) => {
+                    dispatcher.instance_up(unit, instance);
+                    let mut state = lock(&self.state);
+                    let known = state.instances.entry(unit.clone()).or_default();
+                    if !known.contains(instance) {
+                        known.push(instance.clone());
+                    }
+                }
+                NodeEvent::Down { unit, instance, reason, comes_back }
+                    if dispatcher.uses_unit(unit) =>
+                {
+                    dispatcher.instance_down(unit, instance, reason, *comes_back);
+                    if let Some(known) = lock(&self.state).instances.get_mut(unit) {
+                        known.retain(|name| name != instance);
+                    }
+                }
+                NodeEvent::Lost { request, part } => dispatcher.retry_part(*request, *part),
+                NodeEvent::Up { .. } | NodeEvent::Down { .. } => {}
+            }
+        }
+        self.report_due.notify_one();
+    }
+
+    /// How its units are.
+    pub(super) fn unit_reports(&self) -> Vec<UnitReport> {
+        let statuses = self.node.supervisor.instance_statuses();
+        let state = lock(&self.state);
+        let report = |(id, assigned): (&UnitId, &AssignedUnit)| {
+            let facts = self.node.supervisor.unit_facts(id);
+            let own = statuses.iter().filter(|status| status.unit == *id);
+            let calibration = facts.as_ref().map(|facts| facts.calibration.clone());
+            UnitReport {
+                unit: id.clone(),
+                state: assigned.state.clone(),
+                instances: own.map(|status| self.instance_detail(status)).collect(),
+                window: instance_window(&assigned.unit, calibration.as_ref(), self.cores),
+                run_time: calibration.as_ref().map_or(Duration::ZERO, |known| known.time),
+                weight_bytes: facts.map_or(0, |facts| facts.weight_bytes as u64),
+                max_batch_rows: calibration
+                    .and_then(|known| known.batching)
+                    .map(|batching| batching.max_rows as u64),
+            }
+        };
+        state.units.iter().map(report).collect()
+    }
+
+    fn instance_detail(&self, status: &InstanceStatus) -> tessera_cluster::InstanceDetail {
+        let (state, reason) = crate::standalone::describe_state(&status.state);
+        let is_up = status.state == InstanceState::Up;
+        let address = self.node.supervisor.instance_address(&status.instance);
+        tessera_cluster::InstanceDetail {
+            name: status.instance.clone(),
+            state,
+            reason,
+            address: address
+                .filter(|_| is_up)
+                .and_then(|address| serde_json::to_value(address).ok()),
+            process: status.process,
+            restarts: status.restarts,
+            requests: status.heartbeat.done,
+        }
+    }
+
+    /// All of it at this moment, as telemetry shows it.
+    pub(super) fn take_sample(&self) -> SystemSample {
+        let units = lock(&self.state);
+        let units = units.units.values().map(|assigned| Arc::clone(&assigned.unit));
+        SampledParts {
+            node: &self.node,
+            dispatcher: self.dispatcher(),
+            units: units.map(|unit| (unit.id.clone(), unit)).collect(),
+            copied_bytes: self.endpoint.copied_bytes(),
+        }
+        .take_sample()
+    }
+
+    /// Starts one unit, whose content is there; may take its time.
+    pub(super) fn start_unit(&self, unit: &Arc<Unit>) -> Result<()> {
+        self.node.supervisor.start_unit(unit)
+    }
+}
+
+fn unit_entry(instances: &UnitInstances) -> (UnitId, UnitEntry) {
+    let entry = UnitEntry { window: instances.window, time: instances.run_time };
+    (instances.unit.clone(), entry)
+}
