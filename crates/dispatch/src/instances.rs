@@ -101,6 +101,11 @@ impl InstanceTable {
         }
     }
 
+    /// The unit of an instance that takes requests.
+    pub(crate) fn unit_of(&self, instance: &str) -> Option<UnitId> {
+        self.unit_of.get(instance).cloned()
+    }
+
     /// Whether anything is on its way to or through an instance of a unit.
     pub(crate) fn is_unit_busy(&self, unit: &UnitId) -> bool {
         let unit = self.units.get(unit);

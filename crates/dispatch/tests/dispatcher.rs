@@ -178,3 +178,38 @@ async fn an_input_that_can_not_be_brought_fails_and_holds_up_nobody() -> Result<
     assert_eq!(instance.await.unwrap().unwrap(), [1.0, 2.0]);
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_waits_for_a_unit_that_is_gone_passes_the_one_that_took_its_place() {
+    let here = endpoint();
+    let unused: ExportInput = Arc::new(|_, _| Err(Error::lost("it is not needed")));
+    let (dispatcher, peers, mut first) = start(&here, &here, unused);
+    let (old, new) = (UnitId("u".into()), UnitId("v".into()));
+    let asking = {
+        let dispatcher = dispatcher.clone();
+        let input = Tensor::from_f32(&[2], &[1.0, 2.0]).unwrap();
+        tokio::spawn(async move { dispatcher.infer(asked(input)).await })
+    };
+    // It is on its way, and its instance is gone with it.
+    let received = first.receive(Wait::at_most(Duration::from_secs(10)));
+    assert!(matches!(received, Some(Received::Message(_))));
+    dispatcher.instance_down(&old, "instance", "it was killed", true);
+    let mut second = here.create_inbox("second", &InboxOptions::default()).unwrap();
+    peers.add_peer("second", second.address().clone());
+    let before = dispatcher.find_task("t", "").unwrap();
+    let mut route = TaskRoute::clone(&before.route);
+    route.steps[0].unit = new.clone();
+    let entry = UnitEntry { window: 1, time: Duration::ZERO };
+    let change = RouteChange {
+        routes: vec![Arc::new(route)],
+        removed: Vec::new(),
+        units: vec![(new.clone(), entry)],
+    };
+    let generation = dispatcher.change_routes(change);
+    // Nothing is left that could pass the unit of before.
+    let drained = dispatcher.wait_until_drained(generation);
+    tokio::time::timeout(Duration::from_secs(5), drained).await.unwrap();
+    dispatcher.instance_up(&new, "second");
+    serve(&here, &peers, &mut second);
+    asking.await.unwrap().map_err(|refusal| refusal.error).unwrap();
+}

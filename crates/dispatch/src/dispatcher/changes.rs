@@ -8,6 +8,10 @@ use tessera_tensormq::RequestId;
 
 use super::Dispatcher;
 use crate::routing_table::RouteChange;
+use crate::state::RetryCause;
+
+/// Why a request is sent again that others waited for in vain.
+const UNCOMPUTED: &str = "a unit failed to compute what others waited for";
 
 impl Dispatcher {
     /// Has requests pass other routes from now on. Those that were accepted before keep theirs; the
@@ -81,8 +85,7 @@ impl Dispatcher {
     /// A request is lost on its way: whatever comes of that try is no answer, and it is sent again.
     pub fn retry_part(&self, request: RequestId, part: u32) {
         let mut state = self.0.lock_state();
-        let results =
-            state.retry_part(request, part, "a unit failed to compute what others waited for");
+        let results = state.retry_part(request, part, RetryCause::InstanceLost, UNCOMPUTED);
         self.0.deliver_results(&mut state, results);
         self.0.send_queued(state);
     }

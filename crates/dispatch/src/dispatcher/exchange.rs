@@ -4,8 +4,8 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use tessera_core::{MemoryLocation, Result, Tensor};
-use tessera_deploy::{ReplyOutcome, SourceRoute};
+use tessera_core::{ErrorKind, MemoryLocation, Result, Tensor};
+use tessera_deploy::{ReplyOutcome, SourceRoute, UnitId};
 use tessera_telemetry::{EndedRequest, RequestOutcome};
 use tessera_tensormq::{Deadline, Inbox, Message, Received, Wait};
 
@@ -13,7 +13,10 @@ use super::DispatcherInner;
 use crate::device_tensors::with_readable_tensors;
 use crate::early_reply::EarlyReplies;
 use crate::pending_request::PendingRequest;
-use crate::state::{DispatcherState, InferenceResults, OutgoingMessage};
+use crate::state::{DispatcherState, InferenceResults, OutgoingMessage, RetryCause};
+
+/// How often an instance is tried that could not be reached.
+const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Receives replies on the runtime that this is called on, for as long as there is a dispatcher.
 pub(super) fn start_receiving(inner: &Arc<DispatcherInner>, mut inbox: Inbox) -> Result<()> {
@@ -55,7 +58,11 @@ impl DispatcherInner {
         loop {
             let (outgoing, results) = state.take_sendable();
             self.deliver_results(&mut state, results);
+            let unreachable = state.take_unreachable();
             drop(state);
+            for (unit, instance) in unreachable {
+                self.look_after(unit, instance);
+            }
             let mut failed = false;
             for departing in outgoing {
                 failed |= !self.send_message(departing);
@@ -83,12 +90,38 @@ impl DispatcherInner {
         if let Err(not_sent) = self.peers.send_to(&instance, message, Wait::No) {
             let mut state = self.lock_state();
             let reason = format!("instance {instance}: {}", not_sent.error);
-            let results = state.retry_part(request, flight, &reason);
+            let cause = match not_sent.error.kind() {
+                ErrorKind::Lost => state.note_unreachable(&instance),
+                _ => RetryCause::InstanceLost,
+            };
+            let results = state.retry_part(request, flight, cause, &reason);
             self.deliver_results(&mut state, results);
-            // What is sent again goes out with whatever happens next: at the latest when the
-            // instance is back.
+            // Where there is another instance it goes there; else it waits until this one is back.
+            return cause == RetryCause::InstanceLost;
         }
         true
+    }
+
+    /// Finds out when an instance can be reached again, for as long as it is known.
+    fn look_after(&self, unit: UnitId, instance: String) {
+        let inner = self.own.clone();
+        self.runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(PROBE_INTERVAL).await;
+                let Some(inner) = inner.upgrade() else { return };
+                if inner.peers.address_of(&instance).is_none() {
+                    return;
+                }
+                let (probing, name) = (Arc::clone(&inner), instance.clone());
+                let probe = move || probing.peers.reconnect_to(&name).is_ok();
+                if tokio::task::spawn_blocking(probe).await.unwrap_or(false) {
+                    let mut state = inner.lock_state();
+                    state.instance_up(&unit, &instance);
+                    inner.send_queued(state);
+                    return;
+                }
+            }
+        });
     }
 
     /// The same message with tensors that an instance reads: as it is, where the host can.

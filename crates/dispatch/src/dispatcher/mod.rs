@@ -12,11 +12,12 @@ mod exchange;
 mod infer;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use tessera_core::{DType, Result, TensorMut, lock};
 use tessera_telemetry::RequestObserver;
 use tessera_tensormq::{Address, Endpoint, MAX_INBOX_DEPTH, Peers, RequestId};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::device_tensors::ExportInput;
@@ -53,6 +54,9 @@ pub struct DispatcherOptions {
 pub struct Dispatcher(Arc<DispatcherInner>);
 
 struct DispatcherInner {
+    /// Itself, for what goes on beside it, and where that does.
+    own: Weak<DispatcherInner>,
+    runtime: Handle,
     peers: Arc<Peers>,
     allocate_input: AllocateInput,
     export_input: ExportInput,
@@ -85,7 +89,9 @@ impl Dispatcher {
         let inbox = peers.create_inbox(&reply_inbox, MAX_INBOX_DEPTH)?;
         let reply_address = inbox.address().clone();
         peers.add_peer(&reply_inbox, reply_address.clone());
-        let inner = Arc::new(DispatcherInner {
+        let inner = Arc::new_cyclic(|own| DispatcherInner {
+            own: own.clone(),
+            runtime: Handle::current(),
             peers,
             allocate_input,
             export_input,

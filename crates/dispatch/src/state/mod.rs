@@ -2,6 +2,8 @@
 
 mod outcome;
 
+pub(crate) use outcome::RetryCause;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +33,8 @@ pub(crate) struct DispatcherState {
     turns: TaskTurns,
     /// The inbox that replies come to.
     reply_inbox: String,
+    /// Instances that could not be reached, and that nobody looks after yet.
+    unreachable: Vec<(UnitId, String)>,
 }
 
 /// What a request asks of the cores and of memory.
@@ -61,6 +65,7 @@ impl DispatcherState {
             in_flight: PartsInFlight::default(),
             turns: TaskTurns::default(),
             reply_inbox,
+            unreachable: Vec::new(),
         }
     }
 
@@ -73,7 +78,33 @@ impl DispatcherState {
                 route.steps.iter().map(|step| self.instances.run_time(&step.unit)).sum();
             self.admission.set_initial_cost(&route.task, cost.as_secs_f64());
         }
-        self.table.change_routes(routes, &removed)
+        let before = self.table.change_routes(routes, &removed);
+        self.rebind_waiting();
+        before
+    }
+
+    /// Has requests that were accepted before pass the routes of now, where those only lead through
+    /// other units: what they were to pass may be gone. Parts that are on their way stay on it.
+    fn rebind_waiting(&mut self) {
+        let generation = self.table.generation();
+        for pending in self.requests.values_mut() {
+            if self.table.is_current(&pending.entry) {
+                continue;
+            }
+            let route = &pending.entry.route;
+            let Ok(entry) = self.table.find_task(&route.task, &route.version) else { continue };
+            if !entry.route.answers_like(route) {
+                continue;
+            }
+            pending.entry = entry;
+            if !self.in_flight.has_request(pending.number) {
+                let alive = self.alive.entry(pending.generation).or_default();
+                *alive = alive.saturating_sub(1);
+                pending.generation = generation;
+                *self.alive.entry(generation).or_default() += 1;
+            }
+        }
+        self.alive.retain(|_, count| *count > 0);
     }
 
     /// Whether requests of a task are still served in this way.
@@ -119,7 +150,7 @@ impl DispatcherState {
         }
         let mut results: InferenceResults = Vec::new();
         for (request, flight) in self.in_flight.flights_through(instance) {
-            results.extend(self.retry_part(request, flight, reason));
+            results.extend(self.retry_part(request, flight, RetryCause::InstanceLost, reason));
         }
         // Nothing that waits for a unit that will not be there is ever sent.
         if !comes_back {

@@ -1,14 +1,23 @@
 //! What comes of parts that were sent: a reply, scores that may do, another try, or an error.
 
 use tessera_core::{Error, Tensor};
-use tessera_deploy::{ReplyOutcome, SourceRoute};
+use tessera_deploy::{ReplyOutcome, SourceRoute, UnitId};
 use tessera_tensormq::RequestId;
 
 use super::{DispatcherState, InferenceResults};
 use crate::pending_request::{InferenceResult, PartResult};
 
-/// How often a part of a request is sent again.
+/// How often a part of a request is sent again that may have ended an instance.
 const MOST_RETRIES: u32 = 1;
+
+/// Why a part is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RetryCause {
+    /// An instance is gone that had it, and may be gone because of it.
+    InstanceLost,
+    /// An instance could not be reached, and never had it.
+    Unreachable,
+}
 
 impl DispatcherState {
     /// A flight that no reply will come of: its part is sent again, once.
@@ -16,6 +25,7 @@ impl DispatcherState {
         &mut self,
         request: RequestId,
         flight: u32,
+        cause: RetryCause,
         reason: &str,
     ) -> InferenceResults {
         let Some(flight) = self.end_flight(request, flight) else {
@@ -28,15 +38,32 @@ impl DispatcherState {
         else {
             return Vec::new();
         };
-        if part.tries >= MOST_RETRIES || pending.deadline.has_passed() {
+        let is_enough = cause == RetryCause::InstanceLost && part.tries >= MOST_RETRIES;
+        if is_enough || pending.deadline.has_passed() {
             let error = Error::lost(format!("an instance was lost: {reason}"));
             return self.fail_part(request, flight.part, error);
         }
-        part.tries += 1;
+        part.tries += u32::from(cause == RetryCause::InstanceLost);
         pending.retries += 1;
         let (task, part) = (flight.task, flight.part);
         self.waiting.push_again(task, request, part);
         Vec::new()
+    }
+
+    /// An instance can't be reached: nothing goes to it until somebody finds that it can be again.
+    /// One that is not known any more is gone.
+    pub(crate) fn note_unreachable(&mut self, instance: &str) -> RetryCause {
+        let Some(unit) = self.instances.unit_of(instance) else {
+            return RetryCause::InstanceLost;
+        };
+        self.instances.retire_instance(&unit, instance);
+        self.unreachable.push((unit, instance.to_owned()));
+        RetryCause::Unreachable
+    }
+
+    /// The instances that could not be reached since this was asked last.
+    pub(crate) fn take_unreachable(&mut self) -> Vec<(UnitId, String)> {
+        std::mem::take(&mut self.unreachable)
     }
 
     /// A flight that did not begin, as its inputs can't be brought to where they are read.
@@ -85,7 +112,8 @@ impl DispatcherState {
         }
         if let ReplyOutcome::Lost(instance) = &outcome {
             let reason = format!("instance {instance} is gone");
-            return self.retry_part(request, route.part(), &reason);
+            let cause = self.note_unreachable(instance);
+            return self.retry_part(request, route.part(), cause, &reason);
         }
         // The reply of a flight that was taken for lost may come after all, and is as good as its
         // successor; but which part it was is not known any more.

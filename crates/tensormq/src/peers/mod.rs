@@ -118,6 +118,14 @@ impl Peers {
         Ok(Arc::clone(entry.sender.get_or_insert(sender)))
     }
 
+    /// Connects anew to an instance to which sending failed.
+    pub fn reconnect_to(&self, name: &str) -> Result<()> {
+        let before = lock(&self.known).get_mut(name).and_then(|known| known.sender.take());
+        // Closed outside the lock.
+        drop(before);
+        self.sender_to(name).map(drop)
+    }
+
     /// Sends to an instance; a message that was not sent comes back.
     pub fn send_to(&self, name: &str, message: Message, wait: Wait) -> Result<(), Box<NotSent>> {
         let sender = match self.sender_to(name) {
