@@ -187,7 +187,7 @@ mod tests {
         assert!(repository.has_content(name));
         let read = repository.read_content_range(name, 199_000, 4096).unwrap();
         assert_eq!((read.total, &read.bytes[..]), (200_000, &bytes[199_000..]));
-        assert_eq!(repository.read_content_range(name, 200_000, 10).unwrap().bytes, []);
+        assert!(repository.read_content_range(name, 200_000, 10).unwrap().bytes.is_empty());
     }
 
     #[test]

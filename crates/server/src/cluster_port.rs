@@ -44,7 +44,7 @@ impl ControllerIdentity {
             match make_acceptor(&self.name, &self.members) {
                 Ok(renewed) => *current = renewed,
                 Err(error) => {
-                    tracing::error!(%error, "the controller's certificate is not renewed")
+                    tracing::error!(%error, "the controller's certificate is not renewed");
                 }
             }
         }

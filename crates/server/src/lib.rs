@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Each has a `Config` and a `build()`; a role is a choice of parts, and what ties them together.
-//! There are two roles today: [`Standalone`], all parts in one process, and the
-//! [instance](run_instance) of a unit that a node starts. A controller, a node or a gateway by
-//! itself are other choices of the same parts.
+//! [`Standalone`] has all parts in one process. A cluster has a [`Controller`], which decides, and
+//! [nodes](ClusterNode), which run units and have a gateway where they are to answer clients. The
+//! [instance](run_instance) of a unit is what a node starts.
 //!
 //! What comes from outside is handed in: addresses to listen on, the shutdown, who is told how
 //! requests ended. Nothing here reads flags, writes to the terminal or sets up logs.

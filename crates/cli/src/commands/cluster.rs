@@ -67,7 +67,7 @@ fn announce_controller(status: &ControllerStatus, json: bool) -> Result<()> {
     let ControllerStatus { addresses, cluster, authority, failed, .. } = status;
     let version = env!("CARGO_PKG_VERSION");
     output::print_line(&format!("tessera {version}, controller of cluster \"{cluster}\""))?;
-    output::print_line(&format!("  nodes    {}", addresses.cluster))?;
+    output::print_line(&format!("  nodes    {}", addresses.nodes))?;
     output::print_line(&format!("  control  http://{}/v1/nodes", addresses.control))?;
     output::print_line(&format!("  authority {authority}"))?;
     for FailedModel { name, reason, .. } in failed {

@@ -7,6 +7,7 @@ mod common;
 
 mod answers;
 mod batching;
+mod cluster;
 mod deadlines;
 mod ends;
 mod exits;

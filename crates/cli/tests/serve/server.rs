@@ -170,13 +170,21 @@ impl Place {
     }
 
     fn serving(&self, arguments: &[&str]) -> Command {
-        let mut command = command(self.path());
+        let mut command = self.command("serve");
+        command.args(arguments).args([
+            "--repo",
+            text(&self.repository()),
+            "--engine",
+            engine(),
+            "--json",
+        ]);
         command
-            .arg("serve")
-            .args(arguments)
-            .args(["--repo", text(&self.repository()), "--engine", engine(), "--json"])
-            .env("TMPDIR", self.temporary())
-            .env("TESSERA_LOG", "warn");
+    }
+
+    /// A command whose processes are known by their temporary folder.
+    pub(crate) fn command(&self, name: &str) -> Command {
+        let mut command = command(self.path());
+        command.arg(name).env("TMPDIR", self.temporary()).env("TESSERA_LOG", "warn");
         command
     }
 
@@ -323,7 +331,7 @@ pub(crate) struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    fn start(place: &'a Place, command: &mut Command) -> Self {
+    pub(crate) fn start(place: &'a Place, command: &mut Command) -> Self {
         let errors =
             File::options().create(true).append(true).open(place.path().join("errors.txt"));
         let child =
@@ -341,7 +349,7 @@ impl<'a> Server<'a> {
         let announced = serde_json::from_str(&line);
         server.announced =
             announced.unwrap_or_else(|error| panic!("{error}: {line}{}", place.errors()));
-        let address = |name: &str| server.announced[name].as_str().unwrap().to_owned();
+        let address = |name: &str| server.announced[name].as_str().unwrap_or_default().to_owned();
         server.client = Client {
             http: address("http"),
             metrics: address("metrics"),
@@ -352,6 +360,11 @@ impl<'a> Server<'a> {
 
     pub(crate) fn id(&self) -> u64 {
         u64::from(self.child.id())
+    }
+
+    /// Whether its process has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 
     /// Waits for its end, and for that of everything it started.

@@ -22,6 +22,9 @@ pub(super) struct Decided<'a> {
     pub(super) units: &'a BTreeMap<UnitId, Arc<Unit>>,
     /// The routes that gateways serve, by task.
     pub(super) routes: &'a BTreeMap<String, Arc<TaskRoute>>,
+    /// Whether it is known where units are; a controller that has just begun hears of that first,
+    /// and until then nodes go on with what they know.
+    pub(super) is_settled: bool,
     /// Routes of before, which requests may still be on.
     pub(super) earlier_routes: &'a [Arc<TaskRoute>],
 }
@@ -48,15 +51,17 @@ pub(super) fn node_assignments(
         }
         let has_gateway = node.description.gateway.is_some();
         if has_gateway {
-            let first = all_routes(decided).filter_map(|route| route.steps.first());
-            first.for_each(|step| add_instances(&mut peers, &reports, &step.unit));
+            // Those after the first, too: whether they are there is found out by asking.
+            let steps = all_routes(decided).flat_map(|route| &route.steps);
+            steps.for_each(|step| add_instances(&mut peers, &reports, &step.unit));
         }
+        let is_known = decided.is_settled;
         let assignment = NodeAssignment {
             number: 0,
             units: Some(own.into_iter().map(|unit| (**unit).clone()).collect()),
-            peers: Some(peers),
+            peers: is_known.then_some(peers),
             routes: has_gateway.then(|| routes.clone()),
-            instances: has_gateway.then(|| instances.clone()),
+            instances: (has_gateway && is_known).then(|| instances.clone()),
         };
         (name.clone(), assignment)
     });
@@ -67,7 +72,7 @@ pub(super) fn node_assignments(
 pub(super) fn current_reports(
     nodes: &BTreeMap<String, KnownNode>,
 ) -> HashMap<&UnitId, &UnitReport> {
-    nodes.values().filter(|node| node.is_attached()).flat_map(|node| &node.units).collect()
+    nodes.values().filter(|node| node.is_present()).flat_map(|node| &node.units).collect()
 }
 
 fn all_routes<'a>(decided: &'a Decided<'_>) -> impl Iterator<Item = &'a Arc<TaskRoute>> {
@@ -76,7 +81,7 @@ fn all_routes<'a>(decided: &'a Decided<'_>) -> impl Iterator<Item = &'a Arc<Task
 
 /// Where replies go, by the names of inboxes.
 fn reply_addresses(nodes: &BTreeMap<String, KnownNode>) -> PeerAddresses {
-    let gateways = nodes.values().filter(|node| node.is_attached());
+    let gateways = nodes.values().filter(|node| node.is_present());
     let gateways = gateways.filter_map(|node| node.description.gateway.as_ref());
     let addresses = gateways.filter_map(|gateway| {
         let address: Value = read_document("an address", &gateway.reply_address).ok()?;

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tessera_cluster::{UnitReport, UnitState};
@@ -18,7 +18,7 @@ use tokio::sync::broadcast;
 
 use super::assignments::{Decided, current_reports, node_assignments};
 use super::kept_placement::KeptPlacement;
-use super::node_table::{KnownNode, NodeTable};
+use super::node_table::{AWAY_PATIENCE, KnownNode, NodeTable};
 use super::placing::{Placeable, place_task};
 use crate::members::MemberRegistry;
 use crate::site::{
@@ -33,8 +33,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(300);
 const TABLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long what is not needed any more waits for gateways that are away or slow.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a node may be away before what it ran is run elsewhere.
-const AWAY_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a controller that has begun waits for the nodes that were there before.
+const ADOPTION_TIME: Duration = Duration::from_secs(10);
 /// How long to wait after a task could not be placed.
 const PLACING_PAUSE: Duration = Duration::from_secs(5);
 /// How often nodes are pinged.
@@ -66,6 +66,23 @@ struct SiteState {
     routes: BTreeMap<String, Arc<TaskRoute>>,
     /// What they served before, until no request is left.
     earlier_routes: Vec<Arc<TaskRoute>>,
+    /// Until when nodes are waited for that ran what was taken over.
+    adopting_until: Option<Instant>,
+}
+
+impl SiteState {
+    /// Whether it is known where all units are, or too late to wait for that.
+    fn check_settled(&mut self, nodes: &BTreeMap<String, KnownNode>) -> bool {
+        let Some(until) = self.adopting_until else { return true };
+        let has_reported = |unit: &Arc<Unit>| {
+            let node = unit.settings.node.as_deref().and_then(|node| nodes.get(node));
+            node.is_some_and(KnownNode::has_reported)
+        };
+        if Instant::now() >= until || self.units.values().all(has_reported) {
+            self.adopting_until = None;
+        }
+        self.adopting_until.is_none()
+    }
 }
 
 impl ClusterSite {
@@ -81,6 +98,7 @@ impl ClusterSite {
             units: BTreeMap::new(),
             routes: BTreeMap::new(),
             earlier_routes: Vec::new(),
+            adopting_until: None,
         };
         let (events, _) = broadcast::channel(EVENT_QUEUE);
         let inner = Arc::new(SiteInner {
@@ -183,7 +201,7 @@ impl SiteInner {
         let state = lock(&self.state);
         let put: Vec<Arc<PlannedTask>> = self.nodes.read(|nodes| {
             let is_there = |node: &KnownNode| node.is_attached();
-            if !nodes.values().any(is_there) {
+            if !nodes.values().any(is_there) || state.adopting_until.is_some() {
                 return Vec::new();
             }
             let is_gone = |name: &Arc<str>| {
@@ -232,6 +250,7 @@ impl SiteInner {
             for unit in &found.new_units {
                 state.units.insert(unit.id.clone(), Arc::clone(unit));
             }
+            state.adopting_until = Some(Instant::now() + ADOPTION_TIME);
         }
         self.switch_routes(change, &found);
         self.assign_all();
@@ -252,13 +271,17 @@ impl SiteInner {
     /// Sends every node what is other for it than before.
     fn assign_all(&self) {
         let assignments = {
-            let state = lock(&self.state);
-            let decided = Decided {
-                units: &state.units,
-                routes: &state.routes,
-                earlier_routes: &state.earlier_routes,
-            };
-            self.nodes.read(|nodes| node_assignments(&decided, nodes))
+            let mut state = lock(&self.state);
+            self.nodes.read(|nodes| {
+                let is_settled = state.check_settled(nodes);
+                let decided = Decided {
+                    units: &state.units,
+                    routes: &state.routes,
+                    is_settled,
+                    earlier_routes: &state.earlier_routes,
+                };
+                node_assignments(&decided, nodes)
+            })
         };
         for (node, assignment) in assignments {
             self.nodes.assign(&node, assignment);

@@ -13,6 +13,8 @@ use tokio::sync::{mpsc, watch};
 
 /// Orders that may wait for a node: one that does not take them is away.
 pub(crate) const ORDER_QUEUE: usize = 64;
+/// How long a node may be away before what it ran is run elsewhere.
+pub(crate) const AWAY_PATIENCE: Duration = Duration::from_secs(2);
 /// A node that says nothing for so long is away.
 pub(crate) const SILENCE_LIMIT: Duration = Duration::from_millis(2500);
 
@@ -115,6 +117,8 @@ pub(crate) struct KnownNode {
     since: Instant,
     session: Option<AttachedSession>,
     round_trip: Option<Duration>,
+    /// Whether it has said which units it runs, on this stream.
+    has_reported: bool,
 }
 
 struct AttachedSession {
@@ -131,6 +135,16 @@ impl KnownNode {
     /// Whether it is there, and has said what it is.
     pub(crate) fn is_attached(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.is_described)
+    }
+
+    /// Whether it is there, or was a moment ago: a stream that breaks is no node that died.
+    pub(crate) fn is_present(&self) -> bool {
+        self.session.is_some() || self.since.elapsed() < AWAY_PATIENCE
+    }
+
+    /// Whether it is there and has said which units it runs.
+    pub(crate) fn has_reported(&self) -> bool {
+        self.is_attached() && self.has_reported
     }
 
     /// Whether it has been away for at least so long.
@@ -182,7 +196,9 @@ impl NodeTable {
             since: heard,
             session: None,
             round_trip: None,
+            has_reported: false,
         });
+        node.has_reported = false;
         node.session = Some(session);
         node.since = heard;
         // It is sent everything anew.
@@ -244,6 +260,22 @@ impl NodeTable {
             tracing::info!(node = name, "a node is attached");
             self.note_change();
         }
+    }
+
+    /// A node says how its units are; tells whether that is news to others.
+    pub(crate) fn report_units(
+        &self,
+        name: &str,
+        session: SessionId,
+        units: HashMap<UnitId, UnitReport>,
+    ) -> bool {
+        let mut is_news = false;
+        self.update(name, session, |node| {
+            is_news = !node.has_reported || !are_equivalent(&node.units, &units);
+            node.units = units;
+            node.has_reported = true;
+        });
+        is_news
     }
 
     /// A node has answered a ping.
@@ -338,6 +370,24 @@ impl NodeTable {
     pub fn node_statuses(&self) -> Vec<NodeStatus> {
         self.read(|nodes| nodes.iter().map(|(name, node)| node_status(name, node)).collect())
     }
+}
+
+/// Whether reports are the same but for what is counted.
+fn are_equivalent(a: &HashMap<UnitId, UnitReport>, b: &HashMap<UnitId, UnitReport>) -> bool {
+    let alike = |(unit, report): (&UnitId, &UnitReport)| {
+        a.get(unit).is_some_and(|known| {
+            let places = |report: &UnitReport| {
+                let instances = report.instances.iter();
+                instances
+                    .map(|instance| (instance.name.clone(), instance.address.clone()))
+                    .collect::<Vec<_>>()
+            };
+            (&known.state, known.window, known.run_time)
+                == (&report.state, report.window, report.run_time)
+                && places(known) == places(report)
+        })
+    };
+    a.len() == b.len() && b.iter().all(alike)
 }
 
 fn node_status(name: &str, node: &KnownNode) -> NodeStatus {

@@ -204,7 +204,7 @@ async fn take_reports(
                 false
             }
             node_report::Report::Units(reports) => match read_unit_reports(&reports.document) {
-                Ok(units) => nodes.update(name, session, |node| node.units = units),
+                Ok(units) => nodes.report_units(name, session, units),
                 Err(error) => {
                     tracing::error!(node = name, %error, "a report is not understood");
                     false

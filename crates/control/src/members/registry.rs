@@ -307,8 +307,8 @@ mod tests {
         // Of another cluster, and with another secret.
         let foreign = open(&Arc::default()).create_token(HOUR).unwrap().token;
         refused(&foreign, "edge", "none of this cluster's");
-        let secret = foreign.secret.clone();
-        refused(&JoinToken { secret, ..token.clone() }, "edge", "none of this cluster's");
+        let secret = foreign.secret;
+        refused(&JoinToken { secret, ..token }, "edge", "none of this cluster's");
         let expired = registry.create_token(Duration::ZERO).unwrap().token;
         refused(&expired, "edge", "it has expired");
         let revoked = registry.create_token(HOUR).unwrap().token;

@@ -13,7 +13,7 @@ use tessera_cluster::{
 };
 use tessera_core::{Error, ErrorKind, Result, lock};
 use tessera_tensormq::TlsIdentity;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::identity_file::IdentityFile;
 use super::workload::{DrainingTable, NodeWorkload};
@@ -47,6 +47,8 @@ pub(super) struct NodeAgent {
     pub(super) description: NodeDescription,
     pub(super) workload: Arc<NodeWorkload>,
     pub(super) link: Arc<ControllerLink>,
+    /// Whether a controller was attached to at some time.
+    pub(super) was_attached: watch::Sender<bool>,
 }
 
 impl NodeAgent {
@@ -85,6 +87,7 @@ impl NodeAgent {
     async fn attach(self: &Arc<Self>, connection: &ControllerConnection) -> Result<()> {
         let session = connection.attach().await?;
         *lock(&self.link.0) = Some(connection.clone());
+        self.was_attached.send_replace(true);
         tracing::info!(node = %lock(&self.identity).name, "attached to a controller");
         let reporting = tokio::spawn(report_for(
             Arc::clone(&self.workload),

@@ -24,7 +24,8 @@ use tessera_node::NodeEvent;
 use tessera_repository::Repository;
 use tessera_telemetry::{RequestObserver, TakeSample};
 use tessera_tensormq::TlsIdentity;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
 
 use crate::access::AccessConfig;
 use crate::audit::AuditTrail;
@@ -45,6 +46,9 @@ use workload::{NodeWorkload, WorkloadState};
 
 /// How long connections may take to close once everything is answered.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
+
+/// How long to wait for a controller before the node says that it runs.
+const ATTACH_TIME: Duration = Duration::from_secs(2);
 
 /// How a node joins a cluster.
 #[derive(Clone, Debug)]
@@ -89,6 +93,8 @@ pub struct ClusterNode {
     drain: Duration,
     closing: ShutdownTrigger,
     running: Vec<RunningListener>,
+    /// Ends when the node does not belong to its cluster any more.
+    attached: JoinHandle<Error>,
 }
 
 /// What a node says of itself.
@@ -199,8 +205,14 @@ impl ClusterNodeConfig {
             description,
             workload,
             link,
+            was_attached: watch::Sender::new(false),
         });
-        Ok(ClusterNode { agent, status, drain: self.drain, closing, running })
+        let mut was_attached = agent.was_attached.subscribe();
+        let attached = tokio::spawn(Arc::clone(&agent).stay_attached());
+        // One that has something to do goes on without a controller.
+        let waiting = was_attached.wait_for(|attached| *attached);
+        tokio::time::timeout(ATTACH_TIME, waiting).await.ok();
+        Ok(ClusterNode { agent, status, drain: self.drain, closing, running, attached })
     }
 
     /// Who this node is: what it has kept, or what a controller makes of its token.
@@ -327,9 +339,8 @@ impl ClusterNode {
     /// Runs units and answers requests until the shutdown, or until it is removed from its cluster,
     /// which is an error.
     pub async fn run_until(self, shutdown: &mut ShutdownSignal) -> Result<()> {
-        let Self { agent, drain, closing, running, .. } = self;
+        let Self { agent, drain, closing, running, attached, .. } = self;
         let workload = Arc::clone(&agent.workload);
-        let attached = tokio::spawn(Arc::clone(&agent).stay_attached());
         let ended = tokio::select! {
             () = shutdown.shutdown_requested() => Ok(()),
             ended = attached => {

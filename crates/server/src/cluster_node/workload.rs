@@ -274,7 +274,7 @@ impl NodeWorkload {
         let report = |(id, assigned): (&UnitId, &AssignedUnit)| {
             let facts = self.node.supervisor.unit_facts(id);
             let own = statuses.iter().filter(|status| status.unit == *id);
-            let calibration = facts.as_ref().map(|facts| facts.calibration.clone());
+            let calibration = facts.as_ref().map(|facts| facts.calibration);
             UnitReport {
                 unit: id.clone(),
                 state: assigned.state.clone(),

@@ -69,7 +69,7 @@ pub struct Controller {
 #[derive(Clone, Debug, Serialize)]
 pub struct ControllerAddresses {
     /// For nodes.
-    pub cluster: SocketAddr,
+    pub nodes: SocketAddr,
     /// The REST API.
     pub control: SocketAddr,
 }
@@ -78,6 +78,7 @@ pub struct ControllerAddresses {
 #[derive(Clone, Debug, Serialize)]
 pub struct ControllerStatus {
     /// Where it is.
+    #[serde(flatten)]
     pub addresses: ControllerAddresses,
     /// What its cluster is called.
     pub cluster: String,
@@ -101,7 +102,7 @@ impl ControllerConfig {
         let (Some(listen), Some(rest), true) = (listen, rest, wrong.is_empty()) else {
             return Err(Error::usage(wrong.join("; ")));
         };
-        let addresses = ControllerAddresses { cluster: listen.address(), control: rest.address() };
+        let addresses = ControllerAddresses { nodes: listen.address(), control: rest.address() };
         Repository::open_or_create(&self.repository)?;
         let path = create_state_folder(&self.repository)?.join("intent.redb");
         let rows: Arc<dyn RowStore> = Arc::new(RedbRows::open(&path)?);
