@@ -1,0 +1,20 @@
+//! Networks in a box: several hosts on one machine, and links between them whose delay, rate and
+//! loss are set while they are used.
+//!
+//! A host is a network namespace with one device, a TUN. What it sends is read by this process (the
+//! [relay](Lab)), which hands it to the other host when the link between them would have. Nothing
+//! leaves the namespaces that were made here, and nothing comes in. Needs root; where there is none
+//! [`Lab::new`] says so.
+
+#![forbid(unsafe_code)]
+
+mod host;
+mod lab;
+mod link;
+mod relay;
+mod slow_group;
+
+pub use host::LabHost;
+pub use lab::Lab;
+pub use link::{LinkShape, LinkTraffic};
+pub use slow_group::SlowGroup;
