@@ -1,6 +1,7 @@
 //! Clients that ask a server meanwhile, and count what comes of it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -45,7 +46,12 @@ const TOLERANCE: f32 = 1e-3;
 impl CheckedRequest {
     /// Asks once, to know the answer.
     pub(crate) fn new(request: TestInferRequest, server: &TestServer) -> Result<Self> {
-        let (_, answer) = request.send_to(&mut TestClient::connect(server.announced.http)?)?;
+        Self::ask_first(request, server.announced.http)
+    }
+
+    /// The same of a server at this address.
+    pub(crate) fn ask_first(request: TestInferRequest, address: SocketAddr) -> Result<Self> {
+        let (_, answer) = request.send_to(&mut TestClient::connect(address)?)?;
         let answer = answer.require_ok("the first request")?;
         let expected = trailing_floats(&answer, usize::MAX);
         Ok(Self { request, expected })
@@ -80,13 +86,25 @@ impl BackgroundClients {
         server: &TestServer,
         requests: &Arc<Vec<CheckedRequest>>,
     ) -> Self {
+        Self::start_at(count, server.announced.http, requests, || ())
+    }
+
+    /// The same for a server at this address; `prepare_thread` is called on each client's thread.
+    pub(crate) fn start_at(
+        count: usize,
+        address: SocketAddr,
+        requests: &Arc<Vec<CheckedRequest>>,
+        prepare_thread: impl Fn() + Clone + Send + 'static,
+    ) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let answers: Arc<Mutex<AnswerCounts>> = Arc::default();
         let threads = (0..count)
             .map(|number| {
                 let (over, answers) = (Arc::clone(&over), Arc::clone(&answers));
-                let (requests, address) = (Arc::clone(requests), server.announced.http);
+                let requests = Arc::clone(requests);
+                let prepare_thread = prepare_thread.clone();
                 std::thread::spawn(move || {
+                    prepare_thread();
                     let mut client = None;
                     for asked in requests.iter().cycle().skip(number) {
                         if over.load(Ordering::Relaxed) {

@@ -11,7 +11,9 @@ mod attack;
 mod background_clients;
 mod chain;
 mod change;
+mod cluster;
 mod faults;
+mod finding;
 mod gpu;
 mod hostile_connections;
 mod isolation_choice;
@@ -40,6 +42,7 @@ use tessera_core::Result;
 use attack::BenchAttack;
 use chain::BenchChain;
 use change::BenchChange;
+use cluster::BenchCluster;
 use faults::BenchFaults;
 use gpu::BenchGpu;
 use overload::BenchOverload;
@@ -110,6 +113,11 @@ pub enum BenchCommand {
     /// On hierarchies of nodes that are drawn as in the addnn thesis' section 7.2, or on instances
     /// from a file.
     Placement(BenchPlacement),
+    /// A cluster on networks in a box: joining, fetching blocks, hosts and controllers that die
+    ///
+    /// Hosts in network namespaces of this machine, with links that are shaped and cut. Needs root.
+    /// Fails where a bound does not hold.
+    Cluster(BenchCluster),
     /// Another process of one of these
     #[command(hide = true)]
     Peer(BenchPeer),
@@ -130,6 +138,7 @@ pub fn run_bench(command: &BenchCommand) -> Result<()> {
         BenchCommand::Tasks(arguments) => tasks::bench_tasks(arguments),
         BenchCommand::Faults(arguments) => faults::bench_faults(arguments),
         BenchCommand::Attack(arguments) => attack::bench_attack(arguments),
+        BenchCommand::Cluster(arguments) => cluster::bench_cluster(arguments),
         BenchCommand::Soak(arguments) => soak::bench_soak(arguments),
         BenchCommand::Gpu(arguments) => gpu::bench_gpu(arguments),
         BenchCommand::Kill(arguments) => transport::bench_kill(arguments),

@@ -8,8 +8,8 @@ use tessera_deploy::Isolation;
 use tessera_zoo::TinyModel;
 
 use super::Attack;
-use super::finding::Finding;
 use super::victim::Victim;
+use crate::finding::Finding;
 use crate::test_client::TestClient;
 use crate::test_server::TestServer;
 

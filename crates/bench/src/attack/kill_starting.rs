@@ -10,8 +10,8 @@ use tessera_deploy::Isolation;
 use tessera_zoo::TinyModel;
 
 use super::Attack;
-use super::finding::Finding;
 use super::victim::{VictimPlace, ask_small};
+use crate::finding::Finding;
 use crate::server_files::working_folders;
 use crate::server_footprint::{child_processes, is_process_there};
 use crate::test_client::TestClient;

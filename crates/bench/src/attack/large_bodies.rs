@@ -12,9 +12,9 @@ use tessera_deploy::Isolation;
 use tessera_zoo::TinyModel;
 
 use super::Attack;
-use super::finding::Finding;
 use super::small_request_watch::SmallRequestWatch;
 use super::victim::{Victim, post_json};
+use crate::finding::Finding;
 use crate::test_client::HttpAnswer;
 
 pub(crate) const GZIP_BOMBS: Attack = Attack {

@@ -10,8 +10,8 @@ use tessera_report::format_bytes;
 use tessera_zoo::TinyModel;
 
 use super::Attack;
-use super::finding::Finding;
 use super::victim::{Victim, matrix_request, post_json};
+use crate::finding::Finding;
 use crate::server_footprint::ServerFootprint;
 use crate::test_client::{TestClient, TestInferRequest};
 

@@ -6,7 +6,6 @@
 
 mod cross_site;
 mod endless_runs;
-mod finding;
 mod kill_starting;
 mod large_bodies;
 mod memory_returns;
@@ -24,7 +23,7 @@ use tessera_deploy::Isolation;
 use tessera_report::{Table, output};
 
 use super::isolation_choice::IsolationChoice;
-pub(crate) use finding::Finding;
+use crate::finding::Finding;
 pub(crate) use memory_returns::leftover_findings;
 pub(crate) use victim::{Victim, matrix_request};
 

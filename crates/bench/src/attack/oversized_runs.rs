@@ -8,8 +8,8 @@ use tessera_deploy::Isolation;
 use tessera_zoo::TinyModel;
 
 use super::Attack;
-use super::finding::Finding;
 use super::victim::{Victim, ask_with_json};
+use crate::finding::Finding;
 
 pub(crate) const POOLED_AWAY: Attack = Attack {
     name: "pooled-away",

@@ -11,8 +11,8 @@ use tessera_repository::unfinished_files::{unfinished_prefix, watch_folder};
 use tessera_zoo::TinyModel;
 
 use super::Attack;
-use super::finding::Finding;
 use super::victim::Victim;
+use crate::finding::Finding;
 use crate::server_files::SHARED_MEMORY;
 use crate::test_client::{HttpAnswer, TestClient};
 

@@ -9,10 +9,10 @@ use tessera_report::format_bytes;
 use tessera_zoo::TinyModel;
 
 use super::Attack;
-use super::finding::Finding;
 use super::memory_returns::memory_after;
 use super::small_request_watch::SmallRequestWatch;
 use super::victim::{Victim, matrix_request};
+use crate::finding::Finding;
 use crate::hostile_connections::{
     is_closed_by_server, leave_answer_unread, send_half_head, stall_upload,
 };

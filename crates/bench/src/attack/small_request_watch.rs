@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::finding::Finding;
 use super::victim::ask_small;
+use crate::finding::Finding;
 
 /// Time between one answer and the next request.
 const PAUSE: Duration = Duration::from_millis(30);

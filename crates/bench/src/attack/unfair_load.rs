@@ -10,9 +10,9 @@ use tessera_deploy::Isolation;
 use tessera_zoo::TinyModel;
 
 use super::Attack;
-use super::finding::Finding;
 use super::small_request_watch::SmallRequestWatch;
 use super::victim::Victim;
+use crate::finding::Finding;
 use crate::test_client::{TestClient, TestInferRequest};
 
 pub(crate) const UNFAIR_LOAD: Attack = Attack {

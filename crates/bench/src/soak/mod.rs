@@ -16,10 +16,11 @@ use tessera_deploy::Isolation;
 use tessera_report::{Table, format_bytes, output};
 use tessera_zoo::TinyModel;
 
-use super::attack::{Finding, Victim, leftover_findings};
+use super::attack::{Victim, leftover_findings};
 use super::isolation_choice::IsolationChoice;
 use super::server_files::{shared_memory_files, working_folders};
 use super::server_footprint::ServerFootprint;
+use crate::finding::Finding;
 use disturbances::{DisturbanceCounts, disturb_server};
 use soak_clients::{RequestNumbers, ask_all};
 use soak_tally::{SoakTally, sum_counts};

@@ -1,4 +1,4 @@
-//! What an attack came to: a number that was measured, and the bound that it must hold.
+//! Something that was measured, and the bound that it must hold.
 
 use serde::Serialize;
 use tessera_core::Error;
@@ -47,7 +47,7 @@ impl Finding {
         Self::with_bound(what, found as f64, Bound::Exactly(expected as f64), "")
     }
 
-    /// An attack that could not be carried out to its end, most likely as there is no server left.
+    /// What could not be carried out to its end, most likely as there is no server left.
     pub(crate) fn cut_short(error: &Error) -> Self {
         Self::exactly("carried out", 0, 1).with_detail(error.to_string())
     }

@@ -1,0 +1,308 @@
+//! A cluster on hosts of a lab: this program as its users start it, in network namespaces.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tessera_command::{ControlClient, HttpMethod, interrupt};
+use tessera_core::{Error, Result};
+use tessera_lab::{Lab, LabHost};
+use tessera_repository::unfinished_files::temporary_folder;
+
+use crate::background_clients::{BackgroundClients, CheckedRequest};
+use crate::test_client::TestInferRequest;
+
+/// How long something may take that takes as long as it takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A controller, and hosts for nodes.
+pub(super) struct LabCluster {
+    pub(super) lab: Lab,
+    folder: TempDir,
+    pub(super) controller_host: LabHost,
+    controller: Option<LabProcess>,
+}
+
+/// A node of a cluster in a lab, at a host of its own.
+pub(super) struct LabNode {
+    pub(super) name: String,
+    pub(super) host: LabHost,
+    pub(super) process: LabProcess,
+    /// How long it took from its start until it said that it is ready.
+    pub(super) ready_in: Duration,
+    arguments: Vec<String>,
+}
+
+/// A program at a host.
+pub(super) struct LabProcess {
+    child: Child,
+    pub(super) announced: Value,
+}
+
+impl LabProcess {
+    /// Starts a command that prints a line of JSON when it is ready.
+    fn start(mut command: Command) -> Result<Self> {
+        let fail = |error: &std::io::Error| Error::from_io("a program at a host", error);
+        let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| fail(&error))?;
+        if let Some(process) = process_id(&child) {
+            interrupt::end_process_too(process);
+        }
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut line).map_err(|error| fail(&error))?;
+        }
+        let mut started = Self { child, announced: Value::Null };
+        match serde_json::from_str(&line) {
+            Ok(announced) => started.announced = announced,
+            Err(_) => return Err(Error::engine("it did not get ready; see what it wrote above")),
+        }
+        Ok(started)
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it, so that it has no chance to say goodbye.
+    pub(super) fn kill(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        if let Some(process) = process_id(&self.child) {
+            interrupt::forget_process(process);
+        }
+    }
+
+    /// An address that it announced.
+    pub(super) fn address(&self, name: &str) -> Result<SocketAddr> {
+        let found = self.announced[name].as_str().and_then(|text| text.parse().ok());
+        found.ok_or_else(|| Error::engine(format!("it did not say where its {name} is")))
+    }
+}
+
+impl Drop for LabProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn process_id(child: &Child) -> Option<rustix::process::Pid> {
+    i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)
+}
+
+impl LabCluster {
+    /// A cluster without nodes.
+    pub(super) fn start() -> Result<Self> {
+        Self::start_in(Lab::new()?)
+    }
+
+    /// The same in this lab.
+    pub(super) fn start_in(mut lab: Lab) -> Result<Self> {
+        let (folder, controller_host) = (temporary_folder()?, lab.add_host("controller")?);
+        let mut cluster = Self { lab, folder, controller_host, controller: None };
+        cluster.start_controller()?;
+        Ok(cluster)
+    }
+
+    /// Where the controller keeps what it has.
+    pub(super) fn repository(&self) -> PathBuf {
+        self.folder.path().join("controller")
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts the controller, or another with what the first has kept.
+    pub(super) fn start_controller(&mut self) -> Result<()> {
+        let host = self.controller_host.address().to_string();
+        let mut command = program_at(&self.controller_host)?;
+        command.args(["controller", "--json", "--log", "error", "--insecure", "--host", &host]);
+        command.arg("--repo").arg(self.repository());
+        self.controller = Some(LabProcess::start(command)?);
+        Ok(())
+    }
+
+    pub(super) fn kill_controller(&mut self) {
+        self.controller = None;
+    }
+
+    /// Where nodes join.
+    pub(super) fn join_address(&self) -> String {
+        format!("{}:8004", self.controller_host.address())
+    }
+
+    /// Runs this program at a host to its end, with these arguments.
+    pub(super) fn run_at(&self, host: &LabHost, arguments: &[&str]) -> Result<Output> {
+        let mut command = program_at(host)?;
+        command.args(arguments).stdin(Stdio::null());
+        command.output().map_err(|error| Error::from_io("a program at a host", &error))
+    }
+
+    /// Runs this program at a host for so long; returns what it wrote to its log.
+    pub(super) fn run_for(
+        &self,
+        time: Duration,
+        host: &LabHost,
+        arguments: &[&str],
+    ) -> Result<String> {
+        let fail = |error: std::io::Error| Error::from_io("a program at a host", &error);
+        let mut command = program_at(host)?;
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(fail)?;
+        std::thread::sleep(time);
+        child.kill().ok();
+        let ended = child.wait_with_output().map_err(fail)?;
+        Ok(String::from_utf8_lossy(&ended.stderr).into_owned())
+    }
+
+    /// Asks the controller.
+    pub(super) fn ask(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value> {
+        self.controller_host.run_inside(|| ask_at(&self.control_url(), method, path, body))?
+    }
+
+    /// Where the control plane is.
+    pub(super) fn control_url(&self) -> String {
+        format!("http://{}:8003", self.controller_host.address())
+    }
+
+    /// Makes a token.
+    pub(super) fn create_token(&self, life: u64) -> Result<String> {
+        let body = json!({ "life_seconds": life });
+        let made = self.ask(HttpMethod::POST, "/v1/tokens", Some(&body))?;
+        Ok(made["token"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Adds a host, and a node there that joins.
+    pub(super) fn add_node(&mut self, name: &str, more: &[&str]) -> Result<LabNode> {
+        let token = self.create_token(60)?;
+        self.add_node_with_token(name, &token, more)
+    }
+
+    /// The same with a token that there is.
+    pub(super) fn add_node_with_token(
+        &mut self,
+        name: &str,
+        token: &str,
+        more: &[&str],
+    ) -> Result<LabNode> {
+        let host = self.lab.add_host(name)?;
+        let arguments: Vec<String> = more.iter().map(ToString::to_string).collect();
+        let token = ["--token".to_owned(), token.to_owned()];
+        let with_token: Vec<String> = arguments.iter().cloned().chain(token).collect();
+        let (process, ready_in) = self.start_node(&host, name, &with_token)?;
+        self.wait_for_state(name, "attached")?;
+        Ok(LabNode { name: name.to_owned(), host, process, ready_in, arguments })
+    }
+
+    /// Starts a node again, at its host, with what it has kept.
+    pub(super) fn restart_node(&self, node: &mut LabNode) -> Result<()> {
+        let (process, ready_in) = self.start_node(&node.host, &node.name, &node.arguments)?;
+        (node.process, node.ready_in) = (process, ready_in);
+        Ok(())
+    }
+
+    fn start_node(
+        &self,
+        host: &LabHost,
+        name: &str,
+        arguments: &[String],
+    ) -> Result<(LabProcess, Duration)> {
+        let (address, join) = (host.address().to_string(), self.join_address());
+        let mut command = program_at(host)?;
+        command.args(["node", "--json", "--log", "error", "--insecure", "--host", &address]);
+        command.args(["--name", name, "--join", &join]).args(arguments);
+        command.arg("--repo").arg(self.folder.path().join(name));
+        let start = Instant::now();
+        Ok((LabProcess::start(command)?, start.elapsed()))
+    }
+
+    /// How a node is.
+    pub(super) fn node_state(&self, name: &str) -> Result<String> {
+        let status = self.ask(HttpMethod::GET, &format!("/v1/nodes/{name}"), None)?;
+        Ok(status["state"].as_str().unwrap_or_default().to_owned())
+    }
+
+    pub(super) fn wait_for_state(&self, name: &str, state: &str) -> Result<()> {
+        wait_until(&format!("node {name} is {state}"), || Ok(self.node_state(name)? == state))
+    }
+
+    /// Has a task served.
+    pub(super) fn put_task(&self, name: &str, task: &Value) -> Result<Value> {
+        self.ask(HttpMethod::PUT, &format!("/v1/tasks/{name}"), Some(task))
+    }
+
+    /// The nodes that units run at, and their instances.
+    pub(super) fn unit_places(&self) -> Result<Vec<(String, String)>> {
+        let units = self.ask(HttpMethod::GET, "/v1/units", None)?;
+        let units = units["units"].as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let place = |unit: &Value| (text(&unit["node"]), text(&unit["instances"][0]["name"]));
+        Ok(units.iter().map(place).collect())
+    }
+}
+
+impl LabNode {
+    /// Requests whose answers are known, asked of this node's gateway.
+    pub(super) fn check_requests(
+        &self,
+        requests: Vec<TestInferRequest>,
+    ) -> Result<Vec<CheckedRequest>> {
+        let address = self.process.address("http")?;
+        self.host.run_inside(|| {
+            requests.into_iter().map(|one| CheckedRequest::ask_first(one, address)).collect()
+        })?
+    }
+
+    /// Clients at this node's host that ask its gateway.
+    pub(super) fn start_clients(
+        &self,
+        count: usize,
+        requests: &std::sync::Arc<Vec<CheckedRequest>>,
+    ) -> Result<BackgroundClients> {
+        let (address, host) = (self.process.address("http")?, self.host.clone());
+        // One that is elsewhere has no answer, which is counted.
+        let enter = move || drop(host.enter());
+        Ok(BackgroundClients::start_at(count, address, requests, enter))
+    }
+}
+
+/// Asks a control plane, from the host that this thread is at.
+pub(super) fn ask_at(
+    url: &str,
+    method: HttpMethod,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Value> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::from_io("a runtime", &error))?;
+    runtime.block_on(ControlClient::new(url, None, None).ask(method, path, body))
+}
+
+/// This program, at a host.
+fn program_at(host: &LabHost) -> Result<Command> {
+    let own = std::env::current_exe().map_err(|error| Error::from_io("this program", &error))?;
+    Ok(host.command(&own.to_string_lossy()))
+}
+
+/// Waits until something is so.
+pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !is_so()? {
+        if start.elapsed() > PATIENCE {
+            return Err(Error::timed_out(format!("not in time: {what}")));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
