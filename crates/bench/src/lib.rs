@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod announced_process;
 mod attack;
 mod background_clients;
 mod chain;

@@ -1,21 +1,20 @@
 //! A server under test: `tessera serve` as its users start it, in a process of its own.
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::Value;
-use tessera_command::interrupt;
 use tessera_core::{Error, Result};
 
+use super::announced_process::AnnouncedProcess;
 use super::test_client::TestClient;
 
 /// A server that answers.
 pub(crate) struct TestServer {
-    child: Child,
+    process: AnnouncedProcess,
     pub(crate) announced: AnnouncedServer,
 }
 
@@ -56,8 +55,7 @@ pub(crate) struct ServerSetup<'a> {
 }
 
 impl ServerSetup<'_> {
-    fn spawn_server(&self) -> Result<Child> {
-        let fail = |error: std::io::Error| Error::from_io("tessera serve", &error);
+    fn server_command(&self) -> Result<Command> {
         let own =
             std::env::current_exe().map_err(|error| Error::from_io("this program", &error))?;
         let mut command = Command::new(own);
@@ -69,7 +67,7 @@ impl ServerSetup<'_> {
         if let Some(folder) = self.temporary_folder {
             command.env("TMPDIR", folder);
         }
-        command.stdout(Stdio::piped()).spawn().map_err(fail)
+        Ok(command)
     }
 }
 
@@ -82,29 +80,14 @@ impl TestServer {
 
     /// Starts a server as `setup` says, and waits until it is ready.
     pub(crate) fn start_with_setup(setup: &ServerSetup<'_>) -> Result<Self> {
-        let mut child = setup.spawn_server()?;
-        if let Some(process) = process_id(&child) {
-            interrupt::end_process_too(process);
-        }
-        let mut line = String::new();
-        if let Some(output) = child.stdout.take() {
-            BufReader::new(output)
-                .read_line(&mut line)
-                .map_err(|error| Error::from_io("tessera serve", &error))?;
-        }
-        match serde_json::from_str(&line) {
-            Ok(announced) => Ok(Self { child, announced }),
-            Err(_) => {
-                child.kill().ok();
-                wait_for_child(&mut child);
-                Err(Error::engine("tessera serve did not get ready; see what it wrote above"))
-            }
-        }
+        let mut command = setup.server_command()?;
+        let (process, announced) = AnnouncedProcess::start("tessera serve", &mut command)?;
+        Ok(Self { process, announced })
     }
 
     /// Whether its process runs.
     pub(crate) fn is_running(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        matches!(self.process.child.try_wait(), Ok(None))
     }
 
     /// Asks it to stop as a user does, and waits for so long; how it ended, and after what time.
@@ -112,12 +95,12 @@ impl TestServer {
         let start = Instant::now();
         // The number of one that has ended may be another's by now.
         if self.is_running()
-            && let Some(process) = process_id(&self.child)
+            && let Some(process) = self.process.process_id()
         {
             rustix::process::kill_process(process, rustix::process::Signal::TERM).ok();
         }
         loop {
-            match self.child.try_wait() {
+            match self.process.child.try_wait() {
                 Ok(Some(status)) => return Some((status, start.elapsed())),
                 Ok(None) if start.elapsed() < limit => {}
                 _ => return None,
@@ -128,8 +111,7 @@ impl TestServer {
 
     /// Kills it, so that it has no chance to clean up.
     pub(crate) fn kill_server(&mut self) {
-        self.child.kill().ok();
-        wait_for_child(&mut self.child);
+        self.process.kill();
     }
 
     /// The memory of the server and of its units' processes that is resident.
@@ -160,18 +142,5 @@ impl TestServer {
 impl Drop for TestServer {
     fn drop(&mut self) {
         self.stop_within(Duration::from_secs(10));
-        self.kill_server();
-    }
-}
-
-fn process_id(child: &Child) -> Option<rustix::process::Pid> {
-    i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)
-}
-
-/// Waits for a process that ends.
-fn wait_for_child(child: &mut Child) {
-    child.wait().ok();
-    if let Some(process) = process_id(child) {
-        interrupt::forget_process(process);
     }
 }

@@ -16,6 +16,7 @@ mod names;
 mod openapi;
 mod plugin;
 mod resolve;
+mod run_apart;
 mod site;
 mod state;
 mod store;

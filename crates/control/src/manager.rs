@@ -5,7 +5,6 @@
 //! away.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tessera_core::{Error, Result};
@@ -18,6 +17,7 @@ use crate::intent::{System, TaskDefinition};
 use crate::located_value::join_problems;
 use crate::names::check_task_name;
 use crate::resolve;
+use crate::run_apart::{run_blocking, run_to_completion};
 use crate::site::{AppliedUnits, Catalogue, ContentHold, Site, TaskStatus};
 use crate::state::{ServedState, StateChange, unknown_task};
 use crate::store::{IntentChange, IntentStore, StoredTask};
@@ -389,23 +389,4 @@ impl ManagerInner {
         let store = Arc::clone(&self.store);
         run_blocking(move || store.save_change(&change)).await
     }
-}
-
-/// Does `work` to its end, also where whoever waits for it goes away: half a change would be
-/// neither what was nor what should be.
-async fn run_to_completion<T: Send + 'static>(
-    work: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T> {
-    tokio::spawn(work).await.map_err(|error| change_aborted(&error))?
-}
-
-/// Does what reads and writes files apart from the threads that answer.
-async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| change_aborted(&error))?
-}
-
-fn change_aborted(error: &tokio::task::JoinError) -> Error {
-    Error::lost(format!("the change was broken off: {error}"))
 }

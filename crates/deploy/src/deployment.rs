@@ -58,6 +58,14 @@ pub struct Deployment {
     next_number: u64,
 }
 
+/// How a change of a deployment is taken back.
+pub struct DeploymentUndo(UndoKind);
+
+enum UndoKind {
+    Change(TaskChange),
+    Deployment(Box<Deployment>),
+}
+
 struct DeployedTask {
     number: TaskNumber,
     task: Arc<PlannedTask>,
@@ -211,6 +219,32 @@ impl Deployment {
             self.rename_units(number, &mut found)?;
         }
         Ok(found)
+    }
+
+    /// Makes it be what it is after a change, with or without fusion; what that means, and how it is
+    /// taken back.
+    pub fn change_with_fusion(
+        &mut self,
+        change: TaskChange,
+        fuses: bool,
+    ) -> Result<(DeploymentChange, DeploymentUndo)> {
+        if self.fuses == fuses {
+            let found = self.change_tasks(change)?;
+            let undo = DeploymentUndo(UndoKind::Change(found.undo.clone()));
+            return Ok((found, undo));
+        }
+        let (anew, found) = self.plan_anew(change, fuses)?;
+        let before = std::mem::replace(self, anew);
+        Ok((found, DeploymentUndo(UndoKind::Deployment(Box::new(before)))))
+    }
+
+    /// Takes back a change that was not carried out.
+    pub fn undo_change(&mut self, undo: DeploymentUndo) -> Result<()> {
+        match undo.0 {
+            UndoKind::Deployment(before) => *self = *before,
+            UndoKind::Change(change) => drop(self.change_tasks(change)?),
+        }
+        Ok(())
     }
 
     /// The deployment after a change and with another fusion, and what differs from this one.

@@ -21,7 +21,7 @@ mod unit;
 
 pub use batching::{Batching, BatchingChoice};
 pub use compose::{PathPart, PathPartInput, compose_path};
-pub use deployment::{Deployment, DeploymentChange, TaskChange};
+pub use deployment::{Deployment, DeploymentChange, DeploymentUndo, TaskChange};
 pub use isolation::Isolation;
 pub use route::{RouteExit, RouteStep, TaskRoute};
 pub use source_route::{Hop, HopExit, HopTiming, HopView, MAX_HOPS, ReplyOutcome, SourceRoute};

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tessera_core::{DType, Device, Result, TensorMut};
-use tessera_dispatch::{InferenceRequest, InferenceResponse, Refusal, TaskStatistics};
+use tessera_dispatch::{
+    InferenceRequest, InferenceResponse, Refusal, TaskAvailability, TaskStatistics,
+};
 use tessera_graph::TensorPort;
 
 /// A future that a service returns.
@@ -23,6 +25,16 @@ pub enum TaskState {
     Loading(String),
     /// It does not answer, and why; empty for one that nobody asked for.
     Unavailable(String),
+}
+
+impl From<TaskAvailability> for TaskState {
+    fn from(availability: TaskAvailability) -> Self {
+        match availability {
+            TaskAvailability::Ready => Self::Ready,
+            TaskAvailability::Loading(reason) => Self::Loading(reason),
+            TaskAvailability::Unavailable(reason) => Self::Unavailable(reason),
+        }
+    }
 }
 
 /// A task, as clients see it.

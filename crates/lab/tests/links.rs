@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tessera_core::ErrorKind;
-use tessera_lab::{Lab, LabHost, LinkShape};
+use tessera_lab::{Lab, LabHost, LinkShape, SlowGroup};
 
 /// A lab with two hosts; `None`, said out loud, where this machine can't have one.
 fn two_hosts() -> Option<(Lab, LabHost, LabHost)> {
@@ -140,4 +140,32 @@ fn what_is_carried_can_be_searched_and_nothing_is_left_behind() {
     let mine = mine.split('"').find(|word| word.starts_with(&own)).unwrap().to_owned();
     drop(lab);
     assert!(!namespaces().contains(&mine));
+}
+
+#[test]
+fn a_token_bucket_and_a_slow_group_bound_what_a_host_gets() {
+    let Some((_lab, a, b)) = two_hosts() else { return };
+    let _echo = start_echo(&b);
+    a.set_token_bucket(10_000_000, 20_000).unwrap();
+    let to = b.address().to_string();
+    let ran = python(&a, SEND, &[to, "1250000".to_owned()]).output().unwrap();
+    let seconds = numbers(&ran)[0];
+    assert!((0.9..1.6).contains(&seconds), "{seconds} s at 10 Mbit/s");
+    let group = match SlowGroup::new(0.25) {
+        Ok(group) => group,
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let busy = "
+import time
+t, c = time.time(), time.process_time()
+while time.time() - t < 1: pass
+print(time.process_time() - c)
+";
+    let ran = group.limit_command(&python(&a, busy, &[])).output().unwrap();
+    let cores = numbers(&ran)[0];
+    assert!((0.1..0.45).contains(&cores), "{cores} of a core where 0.25 are given");
 }

@@ -32,6 +32,16 @@ pub fn temporary_folder() -> Result<tempfile::TempDir> {
 
 /// Writes a file that appears whole or not at all.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
+    write_with_mode(path, content, 0o644)
+}
+
+/// The same, for a secret that only its owner may read.
+pub fn write_secret(path: &Path, content: &[u8]) -> Result<()> {
+    write_with_mode(path, content, 0o600)
+}
+
+#[cfg_attr(not(unix), allow(unused_variables, reason = "there are no modes"))]
+fn write_with_mode(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     let fail = |error: &std::io::Error| Error::from_io(path.display(), error);
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
@@ -44,7 +54,7 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        let readable = std::fs::Permissions::from_mode(0o644);
+        let readable = std::fs::Permissions::from_mode(mode);
         file.as_file().set_permissions(readable).map_err(|error| fail(&error))?;
     }
     file.persist(path).map_err(|error| fail(&error.error))?;

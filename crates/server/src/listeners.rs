@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
@@ -12,7 +13,7 @@ use crate::access::{Access, PortKind};
 use crate::audit::AuditTrail;
 use crate::connection::{ConnectionTimes, serve_connections};
 use crate::request_guard::{RequestGuard, guard_request};
-use crate::shutdown::ShutdownSignal;
+use crate::shutdown::{ShutdownSignal, ShutdownTrigger};
 use crate::tls::TlsSource;
 
 /// An address to listen on.
@@ -46,6 +47,21 @@ pub(crate) struct PortContext {
 
 /// A listener that answers; ends once it is closed and every request is answered.
 pub(crate) type RunningListener = JoinHandle<()>;
+
+/// Asks listeners to close, and waits for that, for so long at most.
+pub(crate) async fn close_listeners(
+    closing: ShutdownTrigger,
+    running: Vec<RunningListener>,
+    most: Duration,
+) {
+    closing.request_shutdown();
+    let closed = async {
+        for listener in running {
+            listener.await.ok();
+        }
+    };
+    tokio::time::timeout(most, closed).await.ok();
+}
 
 impl ListenSetting {
     /// Binds it; notes what is wrong where it can't be.

@@ -7,7 +7,7 @@ use tessera_telemetry::{TakeSample, Telemetry, TelemetryOptions, TraceOptions};
 
 use crate::listeners::{Listener, PortContext, RunningListener};
 
-/// What is told to whom.
+/// Where spans are sent.
 #[derive(Clone, Debug, Default)]
 pub struct TelemetryConfig {
     /// The collector that spans are sent to (OTLP over HTTP).

@@ -105,7 +105,7 @@ fn fetch_with_kill(
         let (url, controller) = (cluster.control_url(), cluster.controller_host.clone());
         std::thread::spawn(move || {
             let body = json!({ "model": "m2", "node": "node" });
-            let put = || ask_at(&url, HttpMethod::PUT, "/v1/tasks/m2", Some(&body));
+            let put = || ask_at(url, HttpMethod::PUT, "/v1/tasks/m2", Some(&body));
             controller.run_inside(put)
         })
     };

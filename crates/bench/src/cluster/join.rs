@@ -76,9 +76,8 @@ fn refused_tokens(cluster: &mut LabCluster) -> Result<Vec<Finding>> {
             &host,
             &[
                 "node",
-                "--host",
+                "--listen",
                 &address,
-                "--insecure",
                 "--name",
                 folder_name(&folder),
                 "--join",
@@ -141,9 +140,8 @@ fn foreign_certificate(cluster: &mut LabCluster) -> Result<Finding> {
         &host,
         &[
             "node",
-            "--host",
+            "--listen",
             &address,
-            "--insecure",
             "--name",
             "foreigner",
             "--join",

@@ -1,18 +1,18 @@
 //! A cluster on hosts of a lab: this program as its users start it, in network namespaces.
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tessera_command::{ControlClient, HttpMethod, interrupt};
+use tessera_command::{ControlClient, HttpMethod};
 use tessera_core::{Error, Result};
 use tessera_lab::{Lab, LabHost};
 use tessera_repository::unfinished_files::temporary_folder;
 
+use crate::announced_process::AnnouncedProcess;
 use crate::background_clients::{BackgroundClients, CheckedRequest};
 use crate::test_client::TestInferRequest;
 
@@ -39,41 +39,24 @@ pub(super) struct LabNode {
 
 /// A program at a host.
 pub(super) struct LabProcess {
-    child: Child,
-    pub(super) announced: Value,
+    process: AnnouncedProcess,
+    announced: Value,
 }
 
 impl LabProcess {
     /// Starts a command that prints a line of JSON when it is ready.
     fn start(mut command: Command) -> Result<Self> {
-        let fail = |error: &std::io::Error| Error::from_io("a program at a host", error);
-        let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| fail(&error))?;
-        if let Some(process) = process_id(&child) {
-            interrupt::end_process_too(process);
-        }
-        let mut line = String::new();
-        if let Some(output) = child.stdout.take() {
-            BufReader::new(output).read_line(&mut line).map_err(|error| fail(&error))?;
-        }
-        let mut started = Self { child, announced: Value::Null };
-        match serde_json::from_str(&line) {
-            Ok(announced) => started.announced = announced,
-            Err(_) => return Err(Error::engine("it did not get ready; see what it wrote above")),
-        }
-        Ok(started)
+        let (process, announced) = AnnouncedProcess::start("a program at a host", &mut command)?;
+        Ok(Self { process, announced })
     }
 
     pub(super) fn id(&self) -> u32 {
-        self.child.id()
+        self.process.child.id()
     }
 
     /// Kills it, so that it has no chance to say goodbye.
     pub(super) fn kill(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-        if let Some(process) = process_id(&self.child) {
-            interrupt::forget_process(process);
-        }
+        self.process.kill();
     }
 
     /// An address that it announced.
@@ -81,16 +64,6 @@ impl LabProcess {
         let found = self.announced[name].as_str().and_then(|text| text.parse().ok());
         found.ok_or_else(|| Error::engine(format!("it did not say where its {name} is")))
     }
-}
-
-impl Drop for LabProcess {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn process_id(child: &Child) -> Option<rustix::process::Pid> {
-    i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)
 }
 
 impl LabCluster {
@@ -118,9 +91,9 @@ impl LabCluster {
 
     /// Starts the controller, or another with what the first has kept.
     pub(super) fn start_controller(&mut self) -> Result<()> {
-        let host = self.controller_host.address().to_string();
+        let listen = self.join_address();
         let mut command = program_at(&self.controller_host)?;
-        command.args(["controller", "--json", "--log", "error", "--insecure", "--host", &host]);
+        command.args(["controller", "--json", "--log", "error", "--listen", &listen]);
         command.arg("--repo").arg(self.repository());
         self.controller = Some(LabProcess::start(command)?);
         Ok(())
@@ -166,12 +139,12 @@ impl LabCluster {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value> {
-        self.controller_host.run_inside(|| ask_at(&self.control_url(), method, path, body))?
+        self.controller_host.run_inside(|| ask_at(self.control_url(), method, path, body))?
     }
 
-    /// Where the control plane is.
-    pub(super) fn control_url(&self) -> String {
-        format!("http://{}:8003", self.controller_host.address())
+    /// Where the control plane is, at the controller's host.
+    pub(super) fn control_url(&self) -> &'static str {
+        "http://127.0.0.1:8003"
     }
 
     /// Makes a token.
@@ -218,7 +191,7 @@ impl LabCluster {
     ) -> Result<(LabProcess, Duration)> {
         let (address, join) = (host.address().to_string(), self.join_address());
         let mut command = program_at(host)?;
-        command.args(["node", "--json", "--log", "error", "--insecure", "--host", &address]);
+        command.args(["node", "--json", "--log", "error", "--listen", &address]);
         command.args(["--name", name, "--join", &join]).args(arguments);
         command.arg("--repo").arg(self.folder.path().join(name));
         let start = Instant::now();

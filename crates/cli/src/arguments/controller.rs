@@ -1,5 +1,6 @@
 //! The command line of `tessera controller`, and what it means for it.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
@@ -8,7 +9,7 @@ use tessera_control::TaskDefaults;
 use tessera_core::{Device, Error, Result};
 use tessera_deploy::Isolation;
 use tessera_identity::NodeName;
-use tessera_server::{ControllerConfig, PortKind};
+use tessera_server::{ControllerConfig, ListenSetting, PortKind};
 
 use super::access::AccessArguments;
 use super::logs::LogArguments;
@@ -29,9 +30,9 @@ pub(crate) struct ControllerArguments {
     pub(crate) cluster: String,
     #[command(flatten)]
     pub(crate) access: AccessArguments,
-    /// Port that nodes connect to, always with TLS and certificates of the cluster
-    #[arg(long, default_value_t = 8004, value_name = "PORT")]
-    pub(crate) listen: u16,
+    /// Where nodes connect to, always with TLS and certificates of the cluster
+    #[arg(long, default_value = "127.0.0.1:8004", value_name = "ADDRESS:PORT")]
+    pub(crate) listen: SocketAddr,
     /// Port of the control plane
     #[arg(long, default_value_t = 8003, value_name = "PORT")]
     pub(crate) control: u16,
@@ -65,7 +66,11 @@ impl ControllerArguments {
             repository: self.repository.repo.clone(),
             name: self.name.clone(),
             cluster: self.cluster.clone(),
-            listen: self.access.listen_on("--listen", PortKind::Cluster, self.listen),
+            listen: ListenSetting {
+                name: "--listen",
+                kind: PortKind::Cluster,
+                address: self.listen,
+            },
             rest: self.access.listen_on("--control", PortKind::Control, self.control),
             access,
             defaults: TaskDefaults {

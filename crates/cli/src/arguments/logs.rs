@@ -30,7 +30,7 @@ pub(crate) struct TraceArguments {
 }
 
 impl TraceArguments {
-    /// What is told to whom.
+    /// Where spans are sent.
     pub(crate) fn telemetry_config(&self) -> TelemetryConfig {
         TelemetryConfig {
             traces: self.traces.clone(),

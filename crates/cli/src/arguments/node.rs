@@ -1,5 +1,6 @@
 //! The command line of `tessera node`, and what it means for it.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -69,7 +70,11 @@ pub(crate) struct RunNodeArguments {
     pub(crate) protocol: GatewayArguments,
     #[command(flatten)]
     pub(crate) access: AccessArguments,
-    /// Name or address under which other nodes reach this one [default: that of --host]
+    /// Address to listen on for tensors of other nodes, always with TLS and certificates of the
+    /// cluster; 0.0.0.0 or :: for all of this machine's
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub(crate) listen: IpAddr,
+    /// Name or address under which other nodes reach this one [default: that of --listen]
     #[arg(long, value_name = "HOST")]
     pub(crate) advertise: Option<String>,
     /// Port of Prometheus' metrics
@@ -96,12 +101,12 @@ impl RunNodeArguments {
             Some(name) => name.clone(),
             None => host_name()?,
         };
-        let host = self.access.host;
+        let host = self.listen;
         let advertise = match &self.advertise {
             Some(name) => name.clone(),
             None if host.is_unspecified() => {
                 return Err(Error::usage(format!(
-                    "--host {host}: others need an address to reach this node at: --advertise HOST"
+                    "--listen {host}: others need an address to reach this node at: --advertise HOST"
                 )));
             }
             None if host.is_ipv6() => format!("[{host}]"),

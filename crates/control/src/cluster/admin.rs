@@ -12,6 +12,7 @@ use super::cluster_site::ClusterSite;
 use super::node_table::{NodeStatus, removed_nodes_order};
 use crate::members::{MemberRecord, MemberRegistry, TokenRecord, TokenState};
 use crate::names::shorten_name;
+use crate::run_apart::{run_blocking, run_to_completion};
 
 /// Looks after the tokens and nodes of a cluster.
 #[derive(Clone)]
@@ -79,9 +80,10 @@ impl ClusterAdmin {
     /// Has a node get nothing to do, and what runs there run elsewhere; or something again.
     pub async fn set_drained(&self, name: &str, drained: bool) -> Result<NodeStatus> {
         let (members, node) = (Arc::clone(&self.members), self.node_name(name)?);
-        self.run_blocking(move || members.set_drained(&node, drained)).await?;
+        run_blocking(move || members.set_drained(&node, drained)).await?;
         if drained {
-            self.site.leave_node(name).await?;
+            let (site, name) = (self.site.clone(), name.to_owned());
+            run_to_completion(async move { site.leave_node(&name).await }).await?;
         }
         self.node_status(name)
     }
@@ -91,7 +93,7 @@ impl ClusterAdmin {
     pub async fn remove_node(&self, name: &str) -> Result<NodeStatus> {
         let before = self.set_drained(name, true).await?;
         let (members, node) = (Arc::clone(&self.members), self.node_name(name)?);
-        self.run_blocking(move || members.remove_member(&node)).await?;
+        run_blocking(move || members.remove_member(&node)).await?;
         let nodes = self.site.nodes();
         let reason = "it was removed from the cluster".to_owned();
         // One that is away finds out when it comes back.
@@ -109,7 +111,7 @@ impl ClusterAdmin {
     /// Makes a token that lets one node in before so much time has passed.
     pub async fn create_token(&self, life: Duration) -> Result<TokenStatus> {
         let members = Arc::clone(&self.members);
-        let made = self.run_blocking(move || members.create_token(life)).await?;
+        let made = run_blocking(move || members.create_token(life)).await?;
         let token = Some(made.token.to_string());
         Ok(TokenStatus { token, ..token_status(made.record) })
     }
@@ -119,17 +121,9 @@ impl ClusterAdmin {
         let unknown = || Error::not_found(format!("there is no token \"{}\"", shorten_name(id)));
         let parsed: TokenId = id.parse().map_err(|_| unknown())?;
         let members = Arc::clone(&self.members);
-        self.run_blocking(move || members.revoke_token(parsed)).await?;
+        run_blocking(move || members.revoke_token(parsed)).await?;
         let found = self.token_statuses().into_iter().find(|status| status.id == id);
         found.ok_or_else(unknown)
-    }
-
-    async fn run_blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let done = tokio::task::spawn_blocking(work).await;
-        done.map_err(|error| Error::lost(format!("a change of the cluster: {error}")))?
     }
 }
 

@@ -21,6 +21,7 @@ use super::kept_placement::KeptPlacement;
 use super::node_table::{AWAY_PATIENCE, KnownNode, NodeTable};
 use super::placing::{Placeable, place_task};
 use crate::members::MemberRegistry;
+use crate::run_apart::run_blocking;
 use crate::site::{
     AppliedUnits, ExitStatus, InstanceReport, PingAnswer, Site, SiteFuture, TaskStatus, UnitStatus,
     UsedUnit, used_units,
@@ -167,7 +168,9 @@ fn keep_pinging(inner: &Arc<SiteInner>) {
             number += 1;
             inner.nodes.ping_all(number);
             // How long a node has been away matters, too.
-            inner.assign_all();
+            if inner.nodes.read(|nodes| nodes.values().any(|node| !node.is_attached())) {
+                inner.assign_all();
+            }
             drop(inner);
             tokio::time::sleep(PING_INTERVAL).await;
         }
@@ -227,8 +230,7 @@ impl SiteInner {
     async fn adopt_change(&self, change: TaskChange, fusion: bool) -> Result<AppliedUnits> {
         let _changing = self.changing.lock().await;
         let kept = Arc::clone(&self.kept_placement);
-        let kept = tokio::task::spawn_blocking(move || kept.load()).await;
-        let mut kept = kept.map_err(|error| Error::lost(error.to_string()))??;
+        let mut kept = run_blocking(move || kept.load()).await?;
         let placed = change.put.iter().filter_map(|task| {
             let nodes = kept.remove(&task.name)?;
             let is_other = match &task.settings.nodes[..] {
@@ -244,7 +246,7 @@ impl SiteInner {
             Some(Arc::new(placed))
         });
         let placed = TaskChange { put: placed.collect(), removed: change.removed.clone() };
-        let (found, _) = self.plan_change(placed, fusion)?;
+        let (found, _) = lock(&self.state).deployment.change_with_fusion(placed, fusion)?;
         {
             let mut state = lock(&self.state);
             for unit in &found.new_units {
@@ -261,9 +263,7 @@ impl SiteInner {
     /// Keeps where tasks run; where that fails the next controller places them anew.
     async fn keep_placement(&self, placed: Vec<Arc<PlannedTask>>, removed: Vec<String>) {
         let kept = Arc::clone(&self.kept_placement);
-        let saved = tokio::task::spawn_blocking(move || kept.save(&placed, &removed)).await;
-        let saved = saved.unwrap_or_else(|error| Err(Error::lost(error.to_string())));
-        if let Err(error) = saved {
+        if let Err(error) = run_blocking(move || kept.save(&placed, &removed)).await {
             tracing::error!(%error, "where tasks run is not kept");
         }
     }
@@ -340,7 +340,7 @@ impl SiteInner {
         let _changing = self.changing.lock().await;
         let placed = self.place_change(&change)?;
         let (kept, removed) = (placed.put.clone(), placed.removed.clone());
-        let (found, before) = self.plan_change(placed, fusion)?;
+        let (found, undo) = lock(&self.state).deployment.change_with_fusion(placed, fusion)?;
         {
             let mut state = lock(&self.state);
             for unit in found.new_units.iter().chain(&found.changed_units) {
@@ -353,7 +353,14 @@ impl SiteInner {
             for unit in &found.new_units {
                 state.units.remove(&unit.id);
             }
-            state.deployment = before;
+            if let Err(second) = state.deployment.undo_change(undo) {
+                tracing::error!(%second, "a plan could not be taken back");
+            }
+            for unit in &found.changed_units {
+                if let Some(before) = state.deployment.find_unit(&unit.id).cloned() {
+                    state.units.insert(unit.id.clone(), before);
+                }
+            }
             drop(state);
             self.assign_all();
             return Err(error);
@@ -417,18 +424,6 @@ impl SiteInner {
             }
         }
         self.assign_all();
-    }
-
-    /// What a change means for units and routes, and the deployment before it.
-    fn plan_change(
-        &self,
-        change: TaskChange,
-        fusion: bool,
-    ) -> Result<(DeploymentChange, Deployment)> {
-        let mut state = lock(&self.state);
-        let (anew, found) = state.deployment.plan_anew(change, fusion)?;
-        let before = std::mem::replace(&mut state.deployment, anew);
-        Ok((found, before))
     }
 
     /// Waits until what is new takes requests; an error where it can't.

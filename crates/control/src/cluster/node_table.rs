@@ -165,7 +165,7 @@ impl NodeTable {
         Self { state: Mutex::new(state), changes: Changes::default() }
     }
 
-    /// Is told whenever something has happened to a node.
+    /// Changes whenever something has happened to a node.
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.changes.0.subscribe()
     }

@@ -21,6 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::node_table::{NodeTable, SessionId, read_unit_reports, removed_nodes_order};
 use crate::members::MemberRegistry;
+use crate::run_apart::run_blocking;
 
 /// Bytes of a chunk of content.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -95,13 +96,11 @@ impl ControllerService {
     }
 }
 
-/// Does what may wait for a disk.
-async fn run_blocking<T: Send + 'static>(
+/// Does what may wait for a disk, for a node.
+async fn run_for_node<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T, Status> {
-    let done = tokio::task::spawn_blocking(work).await;
-    let done = done.map_err(|error| Status::internal(error.to_string()))?;
-    done.map_err(|error| refusal(&error))
+    run_blocking(work).await.map_err(|error| refusal(&error))
 }
 
 /// How an error is said over gRPC.
@@ -127,7 +126,7 @@ impl Membership for ControllerService {
         let secret: JoinSecret = secret.parse().map_err(|error| refusal(&error))?;
         let members = Arc::clone(&self.members);
         let joining = name.clone();
-        let admitted = run_blocking(move || {
+        let admitted = run_for_node(move || {
             members.admit_node(&token_id, &secret, &joining, &certificate_request)
         })
         .await
@@ -151,7 +150,7 @@ impl NodeControl for ControllerService {
         let members = Arc::clone(&self.members);
         let certificate_request = request.into_inner().certificate_request;
         let renew = move || members.renew_certificate(&name, &certificate_request);
-        Ok(Response::new(self.node_certificate(run_blocking(renew).await?)))
+        Ok(Response::new(self.node_certificate(run_for_node(renew).await?)))
     }
 
     type AttachStream = Pin<Box<dyn Stream<Item = Result<NodeOrder, Status>> + Send>>;
@@ -242,7 +241,7 @@ impl Content for ControllerService {
             async move {
                 let Some(offset) = offset else { return Ok(None) };
                 let read = move || content.read_content(&kind, hash, offset, CHUNK_BYTES);
-                let ContentSlice { total, bytes } = run_blocking(read).await?;
+                let ContentSlice { total, bytes } = run_for_node(read).await?;
                 let end = offset + bytes.len() as u64;
                 let next = (end < total && !bytes.is_empty()).then_some(end);
                 Ok(Some((ContentChunk { total, bytes }, next)))

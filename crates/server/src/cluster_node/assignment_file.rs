@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tessera_cluster::NodeAssignment;
 use tessera_core::{Error, Result};
+use tessera_repository::unfinished_files::write_whole;
 
 const FILE_NAME: &str = "assignment.json";
 
@@ -47,8 +48,6 @@ impl AssignmentFile {
     /// Keeps it, whole or not at all.
     pub(super) fn save(&self, kept: &KeptAssignment) -> Result<()> {
         let text = serde_json::to_vec(kept).map_err(|error| Error::invalid(error.to_string()))?;
-        let unfinished = self.0.with_extension("json.new");
-        let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, &self.0));
-        written.map_err(|error| Error::from_io(self.0.display(), &error))
+        write_whole(&self.0, &text)
     }
 }

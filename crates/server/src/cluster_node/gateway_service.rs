@@ -8,7 +8,7 @@ use tessera_dispatch::{
     Dispatcher, InferenceRequest, InferenceResponse, Refusal, TaskAvailability, TaskEntry,
     TaskStatistics,
 };
-use tessera_gateway::{InferenceService, LoadOverrides, ServiceFuture, TaskInfo, TaskState};
+use tessera_gateway::{InferenceService, LoadOverrides, ServiceFuture, TaskInfo};
 
 /// Answers requests with what runs in the cluster.
 pub(super) struct ClusterService {
@@ -20,15 +20,10 @@ pub(super) struct ClusterService {
 impl ClusterService {
     fn task_info(&self, entry: &TaskEntry) -> TaskInfo {
         let route = &entry.route;
-        let state = match self.dispatcher.task_availability(entry) {
-            TaskAvailability::Ready => TaskState::Ready,
-            TaskAvailability::Loading(reason) => TaskState::Loading(reason),
-            TaskAvailability::Unavailable(reason) => TaskState::Unavailable(reason),
-        };
         TaskInfo {
             name: route.task.clone(),
             version: route.version.clone(),
-            state,
+            state: self.dispatcher.task_availability(entry).into(),
             inputs: route.inputs.clone(),
             outputs: route.outputs.clone(),
             max_batch_size: route.max_rows,

@@ -1,11 +1,11 @@
 //! Who a node is, kept in a file that nobody else may read.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use tessera_cluster::JoinedNode;
 use tessera_core::{Error, Result};
+use tessera_repository::unfinished_files::write_secret;
 
 const FILE_NAME: &str = "identity.json";
 
@@ -35,18 +35,7 @@ impl IdentityFile {
     /// Keeps who it is; whole or not at all.
     pub(super) fn save(&self, node: &JoinedNode) -> Result<()> {
         let text = serde_json::to_vec_pretty(node).map_err(|e| Error::invalid(e.to_string()))?;
-        let unfinished = self.0.with_extension("json.new");
-        let write = || -> std::io::Result<()> {
-            let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(true);
-            #[cfg(unix)]
-            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-            let mut file = options.open(&unfinished)?;
-            file.write_all(&text)?;
-            file.sync_data()?;
-            fs::rename(&unfinished, &self.0)
-        };
-        write().map_err(|error| Error::from_io(self.0.display(), &error))
+        write_secret(&self.0, &text)
     }
 
     /// Forgets who it was.

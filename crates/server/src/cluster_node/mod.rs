@@ -31,7 +31,7 @@ use crate::access::AccessConfig;
 use crate::audit::AuditTrail;
 use crate::gateway::{BoundGateway, DispatchConfig, DispatchPart, GatewayConfig};
 use crate::host_memory::host_memory_bytes;
-use crate::listeners::{ListenSetting, PortContext, RunningListener};
+use crate::listeners::{ListenSetting, PortContext, RunningListener, close_listeners};
 use crate::node::NodeConfig;
 use crate::shutdown::{ShutdownSignal, ShutdownTrigger, shutdown_channel};
 use crate::state_folder::{create_state_folder, state_folder};
@@ -76,7 +76,7 @@ pub struct ClusterNodeConfig {
     pub advertise: String,
     /// Where the protocol is spoken, where it has a gateway.
     pub gateway: Option<GatewayConfig>,
-    /// What is told to whom.
+    /// Where spans are sent.
     pub telemetry: TelemetryConfig,
     /// Where metrics are.
     pub metrics: ListenSetting,
@@ -354,13 +354,7 @@ impl ClusterNode {
                 tracing::warn!("not all requests were done in time");
             }
         }
-        closing.request_shutdown();
-        let closed = async {
-            for listener in running {
-                listener.await.ok();
-            }
-        };
-        tokio::time::timeout(CLOSING_TIME, closed).await.ok();
+        close_listeners(closing, running, CLOSING_TIME).await;
         tokio::task::block_in_place(|| workload.node.supervisor.stop_all());
         if ended.is_err() {
             // It does not belong to the cluster any more, and has to join to do so.

@@ -21,7 +21,7 @@ use crate::access::AccessConfig;
 use crate::audit::AuditTrail;
 use crate::catalogue::RepositoryCatalogue;
 use crate::cluster_port::{ControllerIdentity, serve_cluster};
-use crate::listeners::{ListenSetting, PortContext, RunningListener};
+use crate::listeners::{ListenSetting, PortContext, RunningListener, close_listeners};
 use crate::model_files::{FailedModel, ModelFilesConfig};
 use crate::shutdown::{ShutdownSignal, ShutdownTrigger, shutdown_channel};
 use crate::state_folder::{create_state_folder, state_folder};
@@ -168,12 +168,6 @@ impl Controller {
     pub async fn run_until(self, shutdown: &mut ShutdownSignal) {
         shutdown.shutdown_requested().await;
         tracing::info!("stopping: nodes go on with what they have");
-        self.closing.request_shutdown();
-        let closing = async {
-            for listener in self.running {
-                listener.await.ok();
-            }
-        };
-        tokio::time::timeout(CLOSING_TIME, closing).await.ok();
+        close_listeners(self.closing, self.running, CLOSING_TIME).await;
     }
 }

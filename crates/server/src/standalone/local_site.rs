@@ -132,9 +132,11 @@ impl LocalSite {
                 task.name
             )));
         }
-        let (found, undo) = self.plan_change(change, fusion)?;
+        let (found, undo) = self.lock_deployment().change_with_fusion(change, fusion)?;
         if let Err(error) = self.start_units(&found).await {
-            self.undo_plan(undo);
+            if let Err(second) = self.lock_deployment().undo_change(undo) {
+                tracing::error!(%second, "a plan could not be taken back");
+            }
             return Err(error);
         }
         let DeploymentChange { new_units, changed_units, removed_units, routes, .. } = found;
@@ -156,32 +158,6 @@ impl LocalSite {
         }));
         self.stop_later(previous, removed_units);
         Ok(applied)
-    }
-
-    /// Plans a change; with another fusion than before all is planned anew.
-    fn plan_change(&self, change: TaskChange, fusion: bool) -> Result<(DeploymentChange, Undo)> {
-        let mut deployment = self.lock_deployment();
-        if deployment.fuses() == fusion {
-            let found = deployment.change_tasks(change)?;
-            let undo = Undo::Change(found.undo.clone());
-            return Ok((found, undo));
-        }
-        let (anew, found) = deployment.plan_anew(change, fusion)?;
-        let before = std::mem::replace(&mut *deployment, anew);
-        Ok((found, Undo::Deployment(Box::new(before))))
-    }
-
-    /// Takes a change back that was planned and not carried out.
-    fn undo_plan(&self, undo: Undo) {
-        let mut deployment = self.lock_deployment();
-        match undo {
-            Undo::Deployment(before) => *deployment = *before,
-            Undo::Change(change) => {
-                if let Err(error) = deployment.change_tasks(change) {
-                    tracing::error!(%error, "a plan could not be taken back");
-                }
-            }
-        }
     }
 
     /// Starts what is new, and more instances of what should have more.
@@ -272,12 +248,6 @@ fn check_memory(forecast: &StartForecast) -> Result<()> {
         "the change takes about {forecast}; {} MB are available",
         available / 1_000_000
     )))
-}
-
-/// How a plan is taken back.
-enum Undo {
-    Change(TaskChange),
-    Deployment(Box<Deployment>),
 }
 
 impl Site for LocalSite {

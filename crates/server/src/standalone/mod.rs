@@ -26,7 +26,7 @@ use tessera_telemetry::{TakeSample, Telemetry};
 use crate::access::AccessConfig;
 use crate::audit::AuditTrail;
 use crate::gateway::{BoundGateway, GatewayConfig};
-use crate::listeners::{ListenSetting, Listener, PortContext, RunningListener};
+use crate::listeners::{ListenSetting, Listener, PortContext, RunningListener, close_listeners};
 use crate::model_files::{FailedModel, ModelFilesConfig};
 use crate::shutdown::{ShutdownSignal, ShutdownTrigger, shutdown_channel};
 use crate::state_folder::{create_state_folder, state_folder};
@@ -46,7 +46,7 @@ pub struct StandaloneConfig {
     pub site: ManagedSiteConfig,
     /// Where the protocol is spoken.
     pub gateway: GatewayConfig,
-    /// What is told to whom.
+    /// Where spans are sent.
     pub telemetry: TelemetryConfig,
     /// Where metrics are.
     pub metrics: ListenSetting,
@@ -239,13 +239,7 @@ impl ReadyServer {
         if tokio::time::timeout(server.drain, dispatcher.wait_until_idle()).await.is_err() {
             tracing::warn!("{} requests were not done in time", site.in_flight());
         }
-        server.closing.request_shutdown();
-        let closing = async {
-            for listener in server.running {
-                listener.await.ok();
-            }
-        };
-        tokio::time::timeout(CLOSING_TIME, closing).await.ok();
+        close_listeners(server.closing, server.running, CLOSING_TIME).await;
         tokio::task::block_in_place(|| site.node_supervisor().stop_all());
     }
 }

@@ -30,18 +30,13 @@ pub(super) struct SiteService {
 impl SiteService {
     fn task_info(&self, entry: &TaskEntry) -> TaskInfo {
         let route = &entry.route;
-        let state = match self.site.dispatcher().task_availability(entry) {
-            TaskAvailability::Ready => TaskState::Ready,
-            TaskAvailability::Loading(reason) => TaskState::Loading(reason),
-            TaskAvailability::Unavailable(reason) => TaskState::Unavailable(reason),
-        };
         let first =
             route.steps.first().and_then(|step| self.site.node_supervisor().unit_facts(&step.unit));
         let batching = first.and_then(|facts| facts.calibration.batching);
         TaskInfo {
             name: route.task.clone(),
             version: route.version.clone(),
-            state,
+            state: self.site.dispatcher().task_availability(entry).into(),
             inputs: route.inputs.clone(),
             outputs: route.outputs.clone(),
             max_batch_size: route.max_rows,
