@@ -193,6 +193,8 @@ fn with_exits(least_accuracy: Option<f64>) -> PlacementProblem {
     let model = PlacementModel {
         name: "exits".to_owned(),
         weight: 1.0,
+        input: None,
+        reply_bytes: None,
         input_bytes: None,
         accuracy: Some(0.95),
         least_accuracy,
@@ -372,6 +374,8 @@ fn a_block_that_models_share_is_there_once() {
     let model = |name: &str, weight: f64| PlacementModel {
         name: name.to_owned(),
         weight,
+        input: None,
+        reply_bytes: None,
         input_bytes: None,
         accuracy: None,
         least_accuracy: None,
@@ -393,6 +397,8 @@ fn the_model_with_the_larger_weight_gets_the_better_node() {
     let model = |name: &str, weight: f64| PlacementModel {
         name: name.to_owned(),
         weight,
+        input: None,
+        reply_bytes: None,
         input_bytes: None,
         accuracy: None,
         least_accuracy: None,

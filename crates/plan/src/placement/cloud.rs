@@ -43,7 +43,7 @@ impl PlacementStrategy for CloudOnly {
         for model in by_weight(cost_model) {
             let chain = cost_model.chain_beside(model, &occupied);
             let with_room = cloud.iter().copied().filter(|&node| {
-                is_connected(network, network.input, node)
+                is_connected(network, chain.input, node)
                     && chain.furthest_end(node, 0) == chain.layers
             });
             let best = with_room
@@ -69,6 +69,7 @@ fn does_not_fit(
     /// Most nodes that are named.
     const NAMED: usize = 10;
     let (network, problem) = (&cost_model.network, cost_model.problem);
+    let input = cost_model.chains[model].input;
     let model = &cost_model.models[model];
     let (mut memory, mut storage) = (0.0, 0.0);
     let mut blocks = BTreeSet::new();
@@ -84,7 +85,7 @@ fn does_not_fit(
     };
     let nodes = cloud.iter().take(NAMED).map(|&at| {
         let node = &problem.nodes[at];
-        if is_connected(network, network.input, at) {
+        if is_connected(network, input, at) {
             format!(
                 "{} has {} and {}",
                 node.name,
@@ -92,7 +93,7 @@ fn does_not_fit(
                 left(node.storage_bytes, occupied.storage[at])
             )
         } else {
-            format!("{} has no connection from {}", node.name, problem.nodes[network.input].name)
+            format!("{} has no connection from {}", node.name, problem.nodes[input].name)
         }
     });
     let mut nodes = nodes.collect::<Vec<_>>().join(", ");

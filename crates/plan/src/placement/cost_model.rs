@@ -26,8 +26,6 @@ pub struct PlacementCostModel<'a> {
 pub struct PlacementNetwork {
     /// How many nodes there are.
     pub nodes: usize,
-    /// Where inputs come from.
-    pub input: usize,
     /// The tier of each node.
     pub tiers: Vec<u32>,
     /// Seconds per bit from node to node, row by row.
@@ -52,7 +50,7 @@ impl PlacementNetwork {
             }
         }
         let tiers = problem.nodes.iter().map(|node| node.tier).collect();
-        Self { nodes, input: problem.input_node(), tiers, seconds_per_bit, latency }
+        Self { nodes, tiers, seconds_per_bit, latency }
     }
 
     /// Seconds that so many bits take from one node to another; nothing where they are the same.
@@ -81,22 +79,38 @@ impl PlacementNetwork {
 pub struct LayerChain {
     /// How many layers it has.
     pub layers: usize,
+    /// The node that inputs come from, and answers go to.
+    pub input: usize,
     /// How much its latency counts; the weights of all models sum to one.
     pub weight: f64,
     /// Share of requests that get to each layer.
     pub reach: Vec<f64>,
     /// Bits that go into each layer.
     pub bits: Vec<f64>,
-    /// For each node, what each layer takes there, in seconds that are expected of a request.
+    /// For each node, what each layer takes there, in seconds that are expected of a request: with
+    /// what moving costs, and answers that leave behind it.
     times: Vec<f64>,
+    /// For each node, the part of `times` that brings answers back.
+    replies: Vec<f64>,
     /// For each node, what the layers before each layer take together: `layers + 1` figures a node.
     before: Vec<f64>,
     /// For each node and first layer, where a run of layers there must end for want of memory or
     /// storage.
     furthest: Vec<usize>,
+    /// For each node, the layers that can't be there, as their answers would not get back.
+    barred: Vec<bool>,
 }
 
 impl LayerChain {
+    /// The same, where no run has a layer that can't be there.
+    fn without_barred(mut self) -> Self {
+        if self.barred.contains(&true) {
+            let (barred, layers) = (self.barred.clone(), self.layers);
+            self.restrict_nodes(|node, layer| !barred[node * layers + layer]);
+        }
+        self
+    }
+
     /// Seconds that are expected of a request for the layers from `first` up to `end` on a node.
     #[inline]
     pub fn run_seconds(&self, node: usize, first: usize, end: usize) -> f64 {
@@ -134,7 +148,7 @@ impl LayerChain {
     /// The latency of a model whose layers are on these nodes (equation 6.12), with what moving
     /// costs.
     pub fn expected_latency(&self, network: &PlacementNetwork, nodes: &[usize]) -> f64 {
-        let mut at = network.input;
+        let mut at = self.input;
         let mut total = 0.0;
         for (layer, &node) in nodes.iter().enumerate() {
             if node != at {
@@ -146,10 +160,17 @@ impl LayerChain {
         total
     }
 
-    /// Seconds that are expected of a request for one layer on a node.
+    /// Seconds that are expected of a request for one layer on a node, with those of answers that
+    /// leave behind it.
     #[inline]
     pub fn layer_seconds(&self, node: usize, layer: usize) -> f64 {
         self.times[node * self.layers + layer]
+    }
+
+    /// Seconds that are expected of a request for bringing back answers that leave behind a layer.
+    #[inline]
+    pub fn reply_seconds(&self, node: usize, layer: usize) -> f64 {
+        self.replies[node * self.layers + layer]
     }
 
     /// The same for the first layers alone.
@@ -160,12 +181,15 @@ impl LayerChain {
         };
         Self {
             layers,
+            input: self.input,
             weight: self.weight,
             reach: self.reach[..layers].to_vec(),
             bits: self.bits[..layers].to_vec(),
             times: rows(self.layers, layers).map(|at| self.times[at]).collect(),
+            replies: rows(self.layers, layers).map(|at| self.replies[at]).collect(),
             before: rows(self.layers + 1, layers + 1).map(|at| self.before[at]).collect(),
             furthest: rows(self.layers, layers).map(|at| self.furthest[at].min(layers)).collect(),
+            barred: rows(self.layers, layers).map(|at| self.barred[at]).collect(),
         }
     }
 
@@ -267,7 +291,12 @@ impl<'a> PlacementCostModel<'a> {
         let chains = models.iter().enumerate().map(|(number, model)| {
             let reach = model.reach_by_layer(&settings[number]);
             let layers = model.layers.len();
+            let input = problem.input_of(model);
+            let leaving = model.leaving_by_layer(&settings[number]);
+            let reply_bits = model.reply_bytes.map(|bytes| bytes * 8.0);
             let mut times = Vec::with_capacity(network.nodes * layers);
+            let mut replies = Vec::with_capacity(network.nodes * layers);
+            let mut barred = Vec::with_capacity(network.nodes * layers);
             let mut before = Vec::with_capacity(network.nodes * (layers + 1));
             let old = previous.and_then(|plan| plan.models.get(number));
             for (at, node) in problem.nodes.iter().enumerate() {
@@ -279,6 +308,17 @@ impl<'a> PlacementCostModel<'a> {
                     if !stays {
                         time += move_seconds(problem, layer.storage_bytes);
                     }
+                    let reply = match reply_bits {
+                        Some(bits) if at != input && leaving[number] > 0.0 => {
+                            leaving[number] * network.transfer_seconds(bits, at, input)
+                        }
+                        _ => 0.0,
+                    };
+                    // Sums with what is infinite say nothing: it is barred instead.
+                    barred.push(!reply.is_finite());
+                    let reply = if reply.is_finite() { reply } else { 0.0 };
+                    time += reply;
+                    replies.push(reply);
                     times.push(time);
                     sum += time;
                     before.push(sum);
@@ -287,13 +327,17 @@ impl<'a> PlacementCostModel<'a> {
             let bits = (0..layers).map(|layer| model.bytes_into(layer).unwrap_or(0.0) * 8.0);
             LayerChain {
                 layers,
+                input,
                 weight: model.weight / weights,
                 bits: bits.collect(),
                 furthest: furthest_ends(problem, model, None),
                 reach,
                 times,
+                replies,
                 before,
+                barred,
             }
+            .without_barred()
         });
         let chains = chains.collect();
         Self { problem, models, settings, network, chains }
@@ -339,7 +383,7 @@ impl<'a> PlacementCostModel<'a> {
     pub(super) fn chain_beside(&self, model: usize, occupied: &OccupiedNodes) -> LayerChain {
         let mut chain = self.chains[model].clone();
         chain.furthest = furthest_ends(self.problem, &self.models[model], Some(occupied));
-        chain
+        chain.without_barred()
     }
 
     /// Says why a model fits nowhere: the first layer that can't be placed, and the nodes that were

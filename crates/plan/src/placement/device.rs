@@ -20,7 +20,7 @@ impl Strategy for DeviceOnly {
     }
 
     fn one_line_summary(&self) -> &str {
-        "all layers on the node that inputs come from"
+        "all layers of a model on the node that its inputs come from"
     }
 }
 
@@ -30,9 +30,8 @@ impl PlacementStrategy for DeviceOnly {
         cost_model: &PlacementCostModel<'_>,
         _: &PlacementOptions<'_>,
     ) -> Result<PlacementProposal> {
-        let input = cost_model.network.input;
         let chains = cost_model.chains.iter();
-        let nodes: Vec<Vec<usize>> = chains.map(|chain| vec![input; chain.layers]).collect();
+        let nodes: Vec<Vec<usize>> = chains.map(|chain| vec![chain.input; chain.layers]).collect();
         match find_violation(cost_model.problem, &cost_model.plan_with_nodes(nodes.clone())) {
             Some(broken) => Err(Error::invalid(format!("device: {broken}"))),
             None => Ok(PlacementProposal { nodes, bound_seconds: None, front: Vec::new() }),

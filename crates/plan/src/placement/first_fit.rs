@@ -63,8 +63,8 @@ fn fill_nodes(
     let mut current = None;
     while nodes.len() < chain.layers {
         let first = nodes.len();
-        let from = current.unwrap_or(network.input);
-        let start = current.is_none().then_some(network.input);
+        let from = current.unwrap_or(chain.input);
+        let start = current.is_none().then_some(chain.input);
         let next = start.iter().chain(order).copied().find(|&node| {
             !used[node]
                 && current.is_none_or(|current| network.may_follow(current, node))

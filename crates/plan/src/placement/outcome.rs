@@ -70,7 +70,7 @@ pub fn evaluate_placement(problem: &PlacementProblem, plan: &PlacementPlan) -> P
         cost_model.models.iter().zip(&cost_model.chains).zip(&plan.models)
     {
         let (mut compute, mut transfers, mut splits) = (0.0, 0.0, 0);
-        let mut at = network.input;
+        let mut at = chain.input;
         for (layer, &node) in placed.nodes.iter().enumerate() {
             if node != at {
                 transfers += chain.entry_seconds(network, layer, at, node);
@@ -79,8 +79,10 @@ pub fn evaluate_placement(problem: &PlacementProblem, plan: &PlacementPlan) -> P
                 splits += usize::from(layer > 0);
                 at = node;
             }
-            let time = chain.layer_seconds(node, layer);
+            let reply = chain.reply_seconds(node, layer);
+            let time = chain.layer_seconds(node, layer) - reply;
             compute += time;
+            transfers += reply;
             busy[node] += chain.weight * time;
             energy += chain.weight * time * problem.nodes[node].watts.unwrap_or(0.0);
         }
@@ -194,7 +196,9 @@ pub fn find_violation(problem: &PlacementProblem, plan: &PlacementPlan) -> Optio
             return Some(format!("{}: accuracy {accuracy}, below {least}", model.name));
         }
         let mut left = vec![false; problem.nodes.len()];
-        let mut at = problem.input_node();
+        let input = problem.input_of(model);
+        let leaving = model.leaving_by_layer(&placed.settings);
+        let mut at = input;
         for (layer, &node) in placed.nodes.iter().enumerate() {
             let before = (layer > 0).then(|| placed.nodes[layer - 1]);
             if let Some(before) = before.filter(|&before| before != node) {
@@ -213,9 +217,12 @@ pub fn find_violation(problem: &PlacementProblem, plan: &PlacementPlan) -> Optio
                     ));
                 }
             }
+            let has_link = |from: usize, to: usize| {
+                from == to
+                    || problem.throughput_bits_per_second[from][to].is_some_and(|rate| rate > 0.0)
+            };
             if node != at {
-                let rate = problem.throughput_bits_per_second[at][node].unwrap_or(0.0);
-                if rate <= 0.0 {
+                if !has_link(at, node) {
                     return Some(format!(
                         "layer {layer}{of} is on {}, to which {} has no connection",
                         name(node),
@@ -223,6 +230,13 @@ pub fn find_violation(problem: &PlacementProblem, plan: &PlacementPlan) -> Optio
                     ));
                 }
                 at = node;
+            }
+            if model.reply_bytes.is_some() && leaving[layer] > 0.0 && !has_link(node, input) {
+                return Some(format!(
+                    "layer {layer}{of} is on {}, which has no connection to {} for its answers",
+                    name(node),
+                    name(input)
+                ));
             }
         }
     }

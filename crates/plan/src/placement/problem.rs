@@ -70,6 +70,12 @@ pub struct PlacementModel {
     /// How much its latency counts beside that of the others.
     #[serde(default = "one")]
     pub weight: f64,
+    /// The node that its inputs come from, where that is another than that of the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
+    /// Bytes of an answer, which goes back to where the input came from; none: it stays there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_bytes: Option<f64>,
     /// Bytes of its input, where the first layer doesn't say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_bytes: Option<f64>,
@@ -163,6 +169,8 @@ impl PlacementProblem {
             vec![PlacementModel {
                 name: "model".to_owned(),
                 weight: 1.0,
+                input: None,
+                reply_bytes: None,
                 input_bytes: None,
                 accuracy: None,
                 least_accuracy: None,
@@ -173,9 +181,15 @@ impl PlacementProblem {
         }
     }
 
-    /// The node that inputs come from.
+    /// The node that inputs come from, where a model says nothing else.
     pub fn input_node(&self) -> usize {
         self.nodes.iter().position(|node| node.input).unwrap_or(0)
+    }
+
+    /// The node that the inputs of a model come from.
+    pub fn input_of(&self, model: &PlacementModel) -> usize {
+        let named = |name: &String| self.nodes.iter().position(|node| node.name == *name);
+        model.input.as_ref().and_then(named).unwrap_or_else(|| self.input_node())
     }
 
     /// Refuses what makes no sense, and says which field it is.
@@ -282,6 +296,14 @@ impl PlacementProblem {
         validation::require_positive(&format!("{field}weight"), model.weight)?;
         if let Some(bytes) = model.input_bytes {
             validation::require_figure(&format!("{field}input_bytes"), bytes)?;
+        }
+        if let Some(bytes) = model.reply_bytes {
+            validation::require_figure(&format!("{field}reply_bytes"), bytes)?;
+        }
+        if let Some(name) = &model.input
+            && self.nodes.iter().all(|node| node.name != *name)
+        {
+            return Err(Error::invalid(format!("{field}input: there is no node \"{name}\"")));
         }
         for (name, value) in
             [("accuracy", model.accuracy), ("least_accuracy", model.least_accuracy)]
@@ -422,6 +444,13 @@ impl PlacementModel {
             here
         });
         layers.collect()
+    }
+
+    /// Share of requests that get their answer behind each layer.
+    pub fn leaving_by_layer(&self, settings: &[Option<usize>]) -> Vec<f64> {
+        let reach = self.reach_by_layer(settings);
+        let after = reach.iter().skip(1).copied().chain([0.0]);
+        reach.iter().zip(after).map(|(here, next)| here - next).collect()
     }
 
     /// The settings of the exits that are in use: the first of each.

@@ -265,6 +265,8 @@ fn with_exit(
     PlacementModel {
         name: name.to_owned(),
         weight: 1.0,
+        input: None,
+        reply_bytes: None,
         input_bytes: None,
         accuracy: Some(whole),
         least_accuracy: None,

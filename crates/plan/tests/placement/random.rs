@@ -37,6 +37,9 @@ pub(crate) fn random(seed: u64, models: usize, layers: usize, nodes: usize) -> P
         PlacementModel {
             name: format!("model {number}"),
             weight: 0.5 + random.next_fraction(),
+            input: (random.next_below(2) == 0)
+                .then(|| format!("n{}", random.next_below(node_count as u64))),
+            reply_bytes: (random.next_below(2) == 0).then(|| random.next_below(200) as f64),
             input_bytes: None,
             accuracy: None,
             least_accuracy: None,

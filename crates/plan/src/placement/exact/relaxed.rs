@@ -58,10 +58,10 @@ impl<'a> RunSpace<'a> {
 
     /// What it costs to bring the input to the first layer.
     pub(super) fn start_cost(&self, node: usize) -> f64 {
-        if node == self.network.input {
+        if node == self.chain.input {
             0.0
         } else {
-            self.chain.entry_seconds(self.network, 0, self.network.input, node)
+            self.chain.entry_seconds(self.network, 0, self.chain.input, node)
         }
     }
 

@@ -26,11 +26,11 @@ pub(super) fn best_borders(
     for (at, &node) in row.iter().enumerate() {
         starts.clear();
         starts.resize(chain.layers, (f64::INFINITY, None));
-        if is_connected(network, network.input, node) {
-            let entry = if node == network.input {
+        if is_connected(network, chain.input, node) {
+            let entry = if node == chain.input {
                 0.0
             } else {
-                chain.entry_seconds(network, 0, network.input, node)
+                chain.entry_seconds(network, 0, chain.input, node)
             };
             starts[0] = (entry, None);
         }

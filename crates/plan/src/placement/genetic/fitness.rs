@@ -75,7 +75,7 @@ impl<'a> FitnessFunction<'a> {
             self.stamp += 1;
             let genes = &genes[offset..offset + chain.layers];
             offset += chain.layers;
-            let (mut first, mut at, mut latency) = (0, network.input, 0.0);
+            let (mut first, mut at, mut latency) = (0, chain.input, 0.0);
             while first < chain.layers {
                 let node = genes[first];
                 let mut end = first + 1;

@@ -82,7 +82,7 @@ pub(super) fn node_runs(problem: &PlacementProblem, plan: &PlacementPlan) -> Vec
     let network = &cost_model.network;
     let mut runs = Vec::new();
     for (model, (chain, placed)) in cost_model.chains.iter().zip(&plan.models).enumerate() {
-        let mut at = network.input;
+        let mut at = chain.input;
         let mut first = 0;
         for here in placed.nodes.chunk_by(|one, other| one == other) {
             let (node, end) = (here[0], first + here.len());
