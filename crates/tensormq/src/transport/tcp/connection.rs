@@ -16,9 +16,13 @@ use super::tls_identity::EndableConnection;
 use super::wire_socket::WireSocket;
 use crate::transport::network::HEARTBEAT_TIMEOUT;
 use crate::transport::network::link::LinkFrame;
+use crate::transport::network::tcp_info::{ConnectionTraffic, connection_traffic};
 
 /// How long what was not sent when a connection is closed may take.
 const CLOSE_LINGER: Duration = Duration::from_millis(500);
+
+/// Congestion control that remembers how fast a link is while nothing is sent.
+const STEADY_CONGESTION_CONTROL: &str = "bbr";
 
 /// What is to be sent.
 #[derive(Default)]
@@ -149,6 +153,10 @@ impl EndableConnection for Connection {
     fn end_at_once(&self) {
         self.break_off();
     }
+
+    fn traffic(&self) -> Option<ConnectionTraffic> {
+        connection_traffic(self.socket().as_fd())
+    }
 }
 
 /// Hands on what comes until nothing does, and why.
@@ -175,7 +183,11 @@ pub(super) fn configure_socket(socket: impl AsFd) -> Result<()> {
         sockopt::set_tcp_keepidle(&socket, Duration::from_secs(1))?;
         sockopt::set_tcp_keepintvl(&socket, Duration::from_secs(1))?;
         sockopt::set_tcp_keepcnt(&socket, 3)?;
-        sockopt::set_tcp_user_timeout(&socket, HEARTBEAT_TIMEOUT.as_millis() as u32)
+        sockopt::set_tcp_user_timeout(&socket, HEARTBEAT_TIMEOUT.as_millis() as u32)?;
+        // One that starts slowly after each pause makes a tensor wait for many round trips. Where
+        // the system has no other, or not for us, it stays.
+        sockopt::set_tcp_congestion(&socket, STEADY_CONGESTION_CONTROL).ok();
+        Ok(())
     };
     configure().map_err(|error| Error::from_io("a TCP socket", &error.into()))
 }

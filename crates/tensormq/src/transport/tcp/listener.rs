@@ -19,7 +19,7 @@ use crate::notifier::Notifier;
 use crate::reactor::{EventSource, ReactorHandle, ReactorToken};
 use crate::transport::network::bind_address::bind_with_retry;
 use crate::transport::network::link::{ConnectionId, ConnectionSilence, LinkFrame, LinkListener};
-use crate::transport::network::silence::connection_silence;
+use crate::transport::network::tcp_info::connection_silence;
 
 /// Most connections at a time, and most that are shaking hands.
 const MOST_CONNECTIONS: usize = 2048;

@@ -21,6 +21,7 @@ use tessera_core::{Error, Result, lock};
 
 use super::peer_verifier::{PeerVerifier, RemovedPeers, certificate_names};
 use crate::transport::network::HEARTBEAT_TIMEOUT;
+use crate::transport::network::tcp_info::ConnectionTraffic;
 
 /// How long both ends may take to shake hands.
 const HANDSHAKE_TIME: Duration = HEARTBEAT_TIMEOUT;
@@ -53,6 +54,9 @@ struct TlsConfigs {
 pub(super) trait EndableConnection: Send + Sync {
     /// Ends it at once.
     fn end_at_once(&self);
+
+    /// What it has done; `None` where that can't be known.
+    fn traffic(&self) -> Option<ConnectionTraffic>;
 }
 
 impl TlsIdentity {
@@ -88,6 +92,16 @@ impl TlsIdentity {
     /// The name under which others know it.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// What the connections with others have done, each by the names of whoever is at its other end.
+    pub fn connection_traffic(&self) -> Vec<(Vec<String>, ConnectionTraffic)> {
+        let open: Vec<_> = lock(&self.0.state).connections.clone();
+        let traffic = open.into_iter().filter_map(|(peer, open)| {
+            let traffic = open.upgrade()?.traffic()?;
+            Some((peer, traffic))
+        });
+        traffic.collect()
     }
 
     fn configs(&self) -> TlsConfigs {

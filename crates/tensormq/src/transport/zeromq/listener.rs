@@ -26,7 +26,7 @@ use crate::transport::network::bind_address::{advertised_address, bind_with_retr
 use crate::transport::network::control_frame::ControlFrame;
 use crate::transport::network::link::{ConnectionId, ConnectionSilence, LinkListener};
 use crate::transport::network::listener::{ListenerParts, NetworkListener, RetiringListeners};
-use crate::transport::network::silence::connection_silence;
+use crate::transport::network::tcp_info::connection_silence;
 use crate::wait::Deadline;
 
 /// Where those listen to whom nobody says where: any port of this host.
