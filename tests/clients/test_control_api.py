@@ -3,6 +3,7 @@
 It has a server of its own: what schemathesis makes up includes requests that stop every task.
 """
 
+import copy
 import json
 import shutil
 import subprocess
@@ -28,7 +29,6 @@ CHECKS = ",".join(
     )
 )
 SECONDS = 90
-DOCUMENT = server.ROOT / "docs" / "openapi.json"
 
 
 def with_names_that_there_are(document: dict) -> dict:
@@ -46,7 +46,7 @@ def with_names_that_there_are(document: dict) -> dict:
     tasks = one_of("fixed", "scores", "exits", "one", "two")
     schemas["BlockName"] = one_of(*models, "exits/0", "exits/1", "exits/2", "scores/0")
     schemas["StepInput"] = one_of("$0", "$1", "a", "b", "a.0", "b.1", "exits", "exits/0.1")
-    schemas["PathStep"]["properties"]["name"] = one_of("a", "b", "c")
+    schemas["PathStep"]["properties"] |= {"name": one_of("a", "b", "c"), "device": one_of("cpu")}
     schemas["System"]["properties"]["tasks"]["propertyNames"] = tasks
     parameters["Task"]["schema"] = tasks
     parameters["Exit"]["schema"] = one_of("exit_stage2", "none")
@@ -78,14 +78,17 @@ class ControlApi(unittest.TestCase):
         ]
         cls.server = server.Server(cls.folder, files)
         cls.addClassCleanup(cls.server.stop)
+        cls.document = call(cls.server.control, "GET", "/openapi.json")[2]
 
-    def schemathesis(self, *options: str, document: Path = DOCUMENT, parameters: dict = {}):
+    def schemathesis(self, *options: str, document: dict | None = None, parameters: dict = {}):
         """Makes requests up, with these parameters of paths where they are given."""
         config = self.folder / "schemathesis.toml"
+        path = self.folder / "openapi.json"
+        path.write_text(json.dumps(document or self.document))
         lines = [f'{name} = "{value}"' for name, value in parameters.items()]
         config.write_text("\n".join(["[parameters]", *lines, ""]))
         command = [Path(sys.executable).parent / "schemathesis", "--config-file", config, "run"]
-        command += [document, "--url", f"http://{self.server.control}"]
+        command += [path, "--url", f"http://{self.server.control}"]
         command += ["--checks", CHECKS, "--phases", "examples,coverage,fuzzing", "--seed", "1"]
         command += ["--no-color", "--warnings", "off", "--generation-database", "none"]
         # A stream of events never ends.
@@ -157,9 +160,8 @@ class ControlApi(unittest.TestCase):
                 self.assertIn("cuda:7", told["error"])
 
     def test_4_names_that_there_are_can_be_put_together_in_any_way(self):
-        path = self.folder / "names.json"
-        path.write_text(json.dumps(with_names_that_there_are(json.loads(DOCUMENT.read_text()))))
-        self.schemathesis("--max-examples", "40", "--mode", "positive", document=path)
+        document = with_names_that_there_are(copy.deepcopy(self.document))
+        self.schemathesis("--max-examples", "40", "--mode", "positive", document=document)
 
     def test_5_whatever_is_asked_is_answered_as_the_document_says(self):
         self.schemathesis("--max-examples", "100")

@@ -15,7 +15,7 @@ pub(crate) use admin::{AdminArguments, ListArguments, TokenCommand};
 pub(crate) use controller::ControllerArguments;
 pub(crate) use logs::LogArguments;
 pub(crate) use node::{NodeAction, NodeCommand, RunNodeArguments};
-pub(crate) use plan::PlanCommand;
+pub(crate) use plan::PlanArguments;
 pub(crate) use serve::ServeArguments;
 
 use std::path::PathBuf;
@@ -103,9 +103,9 @@ pub(crate) enum Command {
     /// Plan where blocks and weights should be, and say what a plan would cost
     ///
     /// From problem files in YAML or JSON (see examples/plan), with a table for people, --svg for a
-    /// picture and --json for machines. Nothing is carried out.
-    #[command(subcommand)]
-    Plan(PlanCommand),
+    /// picture and --json for machines; nothing is carried out. Or what the planner of a running
+    /// cluster does, with --cluster.
+    Plan(PlanArguments),
     /// Measure, and compare within one run
     #[command(subcommand)]
     Bench(BenchCommand),

@@ -42,6 +42,32 @@ pub struct NodeAssignment {
     pub routes: Option<Vec<TaskRoute>>,
     /// What its gateway sends to.
     pub instances: Option<Vec<UnitInstances>>,
+    /// Whom it probes the links to.
+    #[serde(default)]
+    pub probed: Option<Vec<LinkTarget>>,
+    /// What could run there, so that it finds out how long that takes.
+    #[serde(default)]
+    pub candidates: Option<Vec<CandidateUnit>>,
+}
+
+/// A unit that could run at a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CandidateUnit {
+    /// The unit: one block, at no node.
+    pub unit: Unit,
+    /// Whether the node is to have its weights at hand, before it runs there.
+    pub prefetch: bool,
+}
+
+/// A node whose link is probed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkTarget {
+    /// What it is called.
+    pub node: String,
+    /// Where it answers: host and port.
+    pub address: String,
+    /// What it must be asked with.
+    pub key: String,
 }
 
 impl NodeAssignment {
@@ -53,6 +79,8 @@ impl NodeAssignment {
             peers: write_part(self.peers.as_ref())?,
             routes: write_part(self.routes.as_ref())?,
             instances: write_part(self.instances.as_ref())?,
+            probed: write_part(self.probed.as_ref())?,
+            candidates: write_part(self.candidates.as_ref())?,
         })
     }
 
@@ -64,23 +92,28 @@ impl NodeAssignment {
             peers: read_part("peers", wire.peers.as_deref())?,
             routes: read_part("routes", wire.routes.as_deref())?,
             instances: read_part("instances", wire.instances.as_deref())?,
+            probed: read_part("probed", wire.probed.as_deref())?,
+            candidates: read_part("candidates", wire.candidates.as_deref())?,
         })
     }
 
     /// Makes it be what it is after another.
     pub fn merge(&mut self, newer: Self) {
-        let Self { number, units, peers, routes, instances } = newer;
+        let Self { number, units, peers, routes, instances, probed, candidates } = newer;
         self.number = number;
         self.units = units.or(self.units.take());
         self.peers = peers.or(self.peers.take());
         self.routes = routes.or(self.routes.take());
         self.instances = instances.or(self.instances.take());
+        self.probed = probed.or(self.probed.take());
+        self.candidates = candidates.or(self.candidates.take());
     }
 
     /// Whether it says nothing.
     pub fn is_empty(&self) -> bool {
-        let Self { number: _, units, peers, routes, instances } = self;
-        units.is_none() && peers.is_none() && routes.is_none() && instances.is_none()
+        let Self { number: _, units, peers, routes, instances, probed, candidates } = self;
+        let served = units.is_none() && peers.is_none() && routes.is_none() && instances.is_none();
+        served && probed.is_none() && candidates.is_none()
     }
 }
 

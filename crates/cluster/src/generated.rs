@@ -42,7 +42,7 @@ pub struct NodeCertificate {
 /// What a node says.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeReport {
-    #[prost(oneof = "node_report::Report", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "node_report::Report", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub report: ::core::option::Option<node_report::Report>,
 }
 /// Nested message and enum types in `NodeReport`.
@@ -67,6 +67,15 @@ pub mod node_report {
         /// No request is left of those that were accepted before this assignment's routes.
         #[prost(message, tag = "6")]
         Drained(super::AssignmentDrained),
+        /// The links to others, whenever something of them changes.
+        #[prost(message, tag = "7")]
+        Links(super::LinkReports),
+        /// How long units take that could run here, all of them, whenever one is found out.
+        #[prost(message, tag = "8")]
+        Profiles(super::UnitProfiles),
+        /// What its gateway has done, whenever that changes.
+        #[prost(message, tag = "9")]
+        Traffic(super::TaskTraffics),
     }
 }
 /// What does not change while a node runs.
@@ -93,6 +102,21 @@ pub struct NodeDescription {
     /// Where replies to its gateway go, where it has one.
     #[prost(message, optional, tag = "7")]
     pub gateway: ::core::option::Option<GatewayDescription>,
+    /// Where it answers those that probe the link to it.
+    #[prost(message, optional, tag = "8")]
+    pub probe: ::core::option::Option<ProbeDescription>,
+    /// How far it is from where inputs come from: requests never go back to a lower tier.
+    #[prost(uint32, tag = "9")]
+    pub tier: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProbeDescription {
+    /// Host and port.
+    #[prost(string, tag = "1")]
+    pub address: ::prost::alloc::string::String,
+    /// What others must know to be answered, in hexadecimal digits.
+    #[prost(string, tag = "2")]
+    pub key: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GatewayDescription {
@@ -132,6 +156,24 @@ pub struct Pong {
 /// A JSON document: a list of UnitReport.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnitReports {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub document: ::prost::bytes::Bytes,
+}
+/// A JSON document: a list of LinkEstimate.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LinkReports {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub document: ::prost::bytes::Bytes,
+}
+/// A JSON document: a list of UnitProfile.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnitProfiles {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub document: ::prost::bytes::Bytes,
+}
+/// A JSON document: a list of TaskTraffic.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TaskTraffics {
     #[prost(bytes = "bytes", tag = "1")]
     pub document: ::prost::bytes::Bytes,
 }
@@ -198,6 +240,12 @@ pub struct Assignment {
     /// A list of UnitInstances: what its gateway sends to.
     #[prost(bytes = "bytes", optional, tag = "5")]
     pub instances: ::core::option::Option<::prost::bytes::Bytes>,
+    /// A list of LinkTarget: whom it probes the links to.
+    #[prost(bytes = "bytes", optional, tag = "6")]
+    pub probed: ::core::option::Option<::prost::bytes::Bytes>,
+    /// A list of CandidateUnit: what could run there, so that it finds out how long that takes.
+    #[prost(bytes = "bytes", optional, tag = "7")]
+    pub candidates: ::core::option::Option<::prost::bytes::Bytes>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ContentRequest {

@@ -17,11 +17,15 @@ mod unit_report;
 #[path = "generated.rs"]
 pub mod wire;
 
-pub use assignment::{NodeAssignment, PeerAddresses, UnitInstances, read_document, write_document};
+pub use assignment::{
+    CandidateUnit, LinkTarget, NodeAssignment, PeerAddresses, UnitInstances, read_document,
+    write_document,
+};
 pub use controller_channel::ControllerAddress;
 pub use join::{JoinedNode, join_cluster};
 pub use session::{ControllerConnection, NodeSession};
-pub use unit_report::{InstanceDetail, UnitReport, UnitState};
+pub use tessera_probe::LinkEstimate;
+pub use unit_report::{InstanceDetail, TaskTraffic, UnitProfile, UnitReport, UnitState};
 
 /// The names in the certificate of whoever sent a request, put there by whoever accepted its
 /// connection; none where it showed no certificate.

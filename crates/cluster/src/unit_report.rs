@@ -1,5 +1,6 @@
 //! How the units of a node are, as it reports them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -19,10 +20,37 @@ pub struct UnitReport {
     pub window: usize,
     /// How long a run of one row takes on one core; zero where that is not known.
     pub run_time: Duration,
+    /// How long requests took to run there lately, where there were any.
+    #[serde(default)]
+    pub recent_time: Option<Duration>,
     /// Bytes of its weights.
     pub weight_bytes: u64,
     /// Rows that are put together, where any are.
     pub max_batch_rows: Option<u64>,
+}
+
+/// How long a unit takes at a node that it could run at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnitProfile {
+    /// The unit, as it is named where it is at no node.
+    pub unit: UnitId,
+    /// How long a run of one row takes, or why that can't be known.
+    pub time: Result<Duration, String>,
+    /// Whether its weights are there.
+    pub at_hand: bool,
+}
+
+/// What a gateway has done for a task, since it began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskTraffic {
+    /// The task.
+    pub task: String,
+    /// Requests that were answered.
+    pub answered: u64,
+    /// How often each exit was taken, by name.
+    pub exits: BTreeMap<String, u64>,
+    /// Requests that wait or are on their way.
+    pub in_flight: u64,
 }
 
 /// How a unit is.

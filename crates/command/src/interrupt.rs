@@ -13,12 +13,21 @@ use tessera_report::output;
 use tessera_repository::unfinished_files::{remove_unfinished, watch_folder};
 
 static PROCESSES: Mutex<Vec<rustix::process::Pid>> = Mutex::new(Vec::new());
+static LAST_THINGS: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static ON_FIRST_INTERRUPT: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
 
 /// Has the first interrupt do this instead of ending the process; the second one ends it.
 pub fn on_first_interrupt(what: impl Fn() + Send + 'static) {
     *lock(&ON_FIRST_INTERRUPT) = Some(Box::new(what));
+}
+
+/// Has this done, too, before an interrupt ends the process.
+pub fn do_before_end(what: fn()) {
+    let mut things = lock(&LAST_THINGS);
+    if !things.contains(&what) {
+        things.push(what);
+    }
 }
 
 /// Notes a process that is ended when this one is interrupted.
@@ -81,6 +90,9 @@ pub fn clean_up_on_interrupt() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(10));
+        }
+        for what in lock(&LAST_THINGS).iter() {
+            what();
         }
         // Nothing on the way to the end may panic: the rest of the process waits for it.
         output::print_notice("interrupted");

@@ -111,6 +111,10 @@ pub struct TaskDefinition {
     /// The nodes that its blocks run at, in a cluster; where it does not say they are placed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeChoice>,
+    /// The node that its requests come from, in a cluster; where it does not say, the gateway that
+    /// answers the most of them.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    pub input_node: Option<NodeName>,
     /// Whether requests are put together.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_batching")]
     pub batching: Option<BatchingChoice>,
@@ -132,6 +136,7 @@ impl TaskDefinition {
             replicas: None,
             device: None,
             node: None,
+            input_node: None,
             batching: None,
             max_rows: None,
         }
@@ -256,6 +261,13 @@ impl Display for StepInput {
 impl Serialize for StepInput {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+fn as_text<S: Serializer>(name: &Option<NodeName>, serializer: S) -> Result<S::Ok, S::Error> {
+    match name {
+        None => serializer.serialize_none(),
+        Some(name) => serializer.collect_str(name),
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tessera_core::{Device, Result};
 use tessera_deploy::{Batching, BatchingChoice, Isolation};
+use tessera_identity::NodeName;
 
 use crate::intent::{
     BlockChoice, DeviceChoice, NodeChoice, PathStep, StepInput, System, TaskDefinition, TaskPath,
@@ -38,7 +39,7 @@ const EXPECTED_BLOCK: &str = "the name of a model, MODEL/NUMBER, or the hash of 
 const EXPECTED_STEP_INPUT: &str = "STEP, STEP.N or $N";
 const SYSTEM_FIELDS: [&str; 4] = ["blocks", "tasks", "fusion", "isolation"];
 const STEP_FIELDS: [&str; 4] = ["name", "block", "inputs", "device"];
-const TASK_FIELDS: [&str; 12] = [
+const TASK_FIELDS: [&str; 13] = [
     "path",
     "model",
     "exits",
@@ -49,6 +50,7 @@ const TASK_FIELDS: [&str; 12] = [
     "replicas",
     "device",
     "node",
+    "input_node",
     "batching",
     "max_rows",
 ];
@@ -198,6 +200,8 @@ impl IntentReader {
             located.get_field("isolation").and_then(|located| self.read_isolation(&located));
         task.device = located.get_field("device").and_then(|located| self.read_devices(&located));
         task.node = located.get_field("node").and_then(|located| self.read_nodes(&located));
+        task.input_node =
+            located.get_field("input_node").and_then(|located| self.read_node(&located));
         task.batching =
             located.get_field("batching").and_then(|located| self.read_batching(&located));
         task.deadline_ms = self.read_integer(located, "deadline_ms", DEADLINE_MS);
@@ -260,6 +264,14 @@ impl IntentReader {
             }
             node
         })
+    }
+
+    fn read_node(&mut self, located: &LocatedValue<'_>) -> Option<NodeName> {
+        let node = located.value.as_str().and_then(|text| text.parse().ok());
+        if node.is_none() {
+            located.report_unexpected(EXPECTED_NODE, &mut self.problems);
+        }
+        node
     }
 
     /// Something for all blocks, or a list with one for each; `read` learns which it is.

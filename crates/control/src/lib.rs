@@ -27,7 +27,8 @@ mod tests;
 pub use api::{control_router, control_routes, controller_router};
 pub use change::{Changed, Fused};
 pub use cluster::{
-    ClusterAdmin, ClusterSite, ContentReader, ContentSlice, NodeStatus, NodeTable, TokenStatus,
+    ClusterAdmin, ClusterPlanStatus, ClusterSite, ClusterSiteParts, ContentReader, ContentSlice,
+    LinkStatus, MoveStatus, NodeStatus, NodeTable, PlacementChoice, TaskPlanStatus, TokenStatus,
     cluster_services,
 };
 pub use intent::{

@@ -127,6 +127,7 @@ pub(crate) fn resolve_settings(
                 nodes.iter().map(|node| node.as_str().into()).collect()
             }
         },
+        input_node: task.input_node.as_ref().map(|node| node.as_str().into()),
         batching: task.batching.unwrap_or(usual.batching),
         max_rows: task.max_rows.unwrap_or(usual.max_rows),
     }

@@ -33,6 +33,8 @@ pub struct TaskSettings {
     pub device_overrides: BTreeMap<usize, Device>,
     /// The nodes that its blocks run at, by their number in its path; empty where there is one host.
     pub nodes: Vec<Arc<str>>,
+    /// The node that its requests come from, where it says so and there are several.
+    pub input_node: Option<Arc<str>>,
     /// Whether requests are put together.
     pub batching: BatchingChoice,
     /// Most rows of one request.
@@ -62,6 +64,7 @@ impl Default for TaskSettings {
             device: Device::Cpu,
             device_overrides: BTreeMap::new(),
             nodes: Vec::new(),
+            input_node: None,
             batching: BatchingChoice::Auto,
             max_rows: DEFAULT_MAX_ROWS,
         }

@@ -1,17 +1,31 @@
 //! A host of a lab: a network namespace with one device.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Result, lock};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 /// What the device of every host is called.
 const DEVICE: &str = "lab0";
+
+/// The namespaces that there are.
+static NAMESPACES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Removes the hosts of all labs of this process, which is about to end.
+pub fn remove_all_hosts() {
+    let namespaces = std::mem::take(&mut *lock(&NAMESPACES));
+    for namespace in namespaces {
+        // There is nobody left to hear that it failed.
+        run_ip(&["netns", "del", &namespace]).ok();
+    }
+}
 
 /// A host of a lab.
 #[derive(Clone, Debug)]
@@ -30,6 +44,7 @@ impl LabHost {
         largest_packet: u16,
     ) -> Result<(Self, SyncDevice)> {
         run_ip(&["netns", "add", &namespace])?;
+        lock(&NAMESPACES).insert(namespace.clone());
         let host = Self { name: name.to_owned(), namespace, address };
         let device = host.open_device()?;
         host.ip(&["link", "set", "lo", "up"])?;
@@ -115,6 +130,7 @@ impl LabHost {
 
     /// Removes it; programs that still run there lose their network.
     pub(crate) fn remove(&self) -> Result<()> {
+        lock(&NAMESPACES).remove(&self.namespace);
         run_ip(&["netns", "del", &self.namespace])
     }
 }

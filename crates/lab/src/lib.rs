@@ -14,7 +14,7 @@ mod link;
 mod relay;
 mod slow_group;
 
-pub use host::LabHost;
+pub use host::{LabHost, remove_all_hosts};
 pub use lab::Lab;
 pub use link::{LinkShape, LinkTraffic};
 pub use slow_group::SlowGroup;

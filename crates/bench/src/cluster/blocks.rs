@@ -20,8 +20,8 @@ pub(super) const BLOCKS: Experiment = Experiment {
 
 /// Bytes that IP and TCP add to each packet, with timestamps.
 const PACKET_HEADER_BYTES: u64 = 52;
-/// Bytes of a chunk of content.
-const CHUNK_BYTES: f64 = 1_048_576.0;
+/// Bytes of a mebibyte, of which a chunk is a quarter.
+const MEBIBYTE: f64 = 1_048_576.0;
 
 fn fetch_blocks(_: &BenchCluster) -> Result<Vec<Finding>> {
     let mut cluster = LabCluster::start()?;
@@ -117,7 +117,7 @@ fn fetch_with_kill(
     drop(asking.join());
     cluster.put_task("m2", &json!({ "model": "m2", "node": "node" }))?;
     let again = (sent_bytes(cluster, node) - before - missing * usual_ratio).max(0.0);
-    Ok(Finding::at_most("chunks that were sent again after a kill", again / CHUNK_BYTES, 1.0, "×")
+    Ok(Finding::at_most("mebibytes that were sent again after a kill", again / MEBIBYTE, 1.0, "×")
         .with_detail(format!("of {:.0} MB", missing / 1e6)))
 }
 

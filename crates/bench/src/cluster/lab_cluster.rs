@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tessera_command::{ControlClient, HttpMethod};
+use tessera_command::{ControlClient, HttpMethod, interrupt};
 use tessera_core::{Error, Result};
-use tessera_lab::{Lab, LabHost};
+use tessera_lab::{Lab, LabHost, SlowGroup};
 use tessera_repository::unfinished_files::temporary_folder;
 
 use crate::announced_process::AnnouncedProcess;
@@ -74,6 +74,7 @@ impl LabCluster {
 
     /// The same in this lab.
     pub(super) fn start_in(mut lab: Lab) -> Result<Self> {
+        interrupt::do_before_end(tessera_lab::remove_all_hosts);
         let (folder, controller_host) = (temporary_folder()?, lab.add_host("controller")?);
         let mut cluster = Self { lab, folder, controller_host, controller: None };
         cluster.start_controller()?;
@@ -154,6 +155,25 @@ impl LabCluster {
         Ok(made["token"].as_str().unwrap_or_default().to_owned())
     }
 
+    /// The same for a node that gets a part of a core.
+    pub(super) fn add_limited_node(
+        &mut self,
+        name: &str,
+        more: &[&str],
+        group: &SlowGroup,
+    ) -> Result<LabNode> {
+        let host = self.lab.add_host(name)?;
+        let token = self.create_token(60)?;
+        let arguments: Vec<String> = more.iter().map(ToString::to_string).collect();
+        let token = ["--token".to_owned(), token];
+        let with_token: Vec<String> = arguments.iter().cloned().chain(token).collect();
+        let command = group.limit_command(&self.node_command(&host, name, &with_token)?);
+        let start = Instant::now();
+        let (process, ready_in) = (LabProcess::start(command)?, start.elapsed());
+        self.wait_for_state(name, "attached")?;
+        Ok(LabNode { name: name.to_owned(), host, process, ready_in, arguments })
+    }
+
     /// Adds a host, and a node there that joins.
     pub(super) fn add_node(&mut self, name: &str, more: &[&str]) -> Result<LabNode> {
         let token = self.create_token(60)?;
@@ -189,13 +209,18 @@ impl LabCluster {
         name: &str,
         arguments: &[String],
     ) -> Result<(LabProcess, Duration)> {
+        let command = self.node_command(host, name, arguments)?;
+        let start = Instant::now();
+        Ok((LabProcess::start(command)?, start.elapsed()))
+    }
+
+    fn node_command(&self, host: &LabHost, name: &str, arguments: &[String]) -> Result<Command> {
         let (address, join) = (host.address().to_string(), self.join_address());
         let mut command = program_at(host)?;
         command.args(["node", "--json", "--log", "error", "--listen", &address]);
         command.args(["--name", name, "--join", &join]).args(arguments);
         command.arg("--repo").arg(self.folder.path().join(name));
-        let start = Instant::now();
-        Ok((LabProcess::start(command)?, start.elapsed()))
+        Ok(command)
     }
 
     /// How a node is.

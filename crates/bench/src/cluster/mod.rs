@@ -3,12 +3,15 @@
 //! Each experiment has hosts, a controller and nodes of its own, which are this program as its users
 //! start it, and a row for each bound.
 
+mod adapts;
 mod blocks;
 mod gateways;
 mod idle;
 mod join;
 mod lab_cluster;
+mod links;
 mod node_kills;
+mod places;
 mod two_hosts;
 mod without_controller;
 
@@ -34,6 +37,10 @@ pub struct BenchCluster {
     /// Clients that ask meanwhile
     #[arg(long, default_value_t = 4)]
     pub(crate) clients: usize,
+    /// Models to place; repeat for more
+    #[arg(long = "model", value_name = "NAME",
+          default_values_t = ["resnet152".to_owned(), "vgg13".to_owned()])]
+    pub(crate) models: Vec<String>,
     /// Name the experiments that there are
     #[arg(long)]
     pub(crate) list: bool,
@@ -52,8 +59,12 @@ pub(crate) struct Experiment {
     pub(crate) make: fn(&BenchCluster) -> Result<Vec<Finding>>,
 }
 
-const EXPERIMENTS: [Experiment; 7] = [
+const EXPERIMENTS: [Experiment; 11] = [
     join::JOIN,
+    links::LINKS,
+    places::PLACES,
+    adapts::ADAPTS,
+    adapts::FLAPS,
     blocks::BLOCKS,
     two_hosts::TWO_HOSTS,
     node_kills::NODE_KILLS,

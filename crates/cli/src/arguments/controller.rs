@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tessera_command::RepositoryArgument;
-use tessera_control::TaskDefaults;
+use tessera_control::{PlacementChoice, TaskDefaults};
 use tessera_core::{Device, Error, Result};
 use tessera_deploy::Isolation;
 use tessera_identity::NodeName;
@@ -42,6 +42,10 @@ pub(crate) struct ControllerArguments {
     /// Milliseconds that a request may take where neither it nor its task says
     #[arg(long, default_value_t = 30_000, value_name = "MS")]
     pub(crate) deadline: u64,
+    /// How tasks are placed that don't say where they run: a name as for `tessera plan placement`,
+    /// or the path of an executable
+    #[arg(long, default_value = "exact", value_name = "NAME|PATH")]
+    pub(crate) strategy: String,
     /// Seconds for which a node's certificate is good; it renews it when half of that is over
     #[arg(long, default_value_t = 86_400, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(10..=31_536_000))]
@@ -59,7 +63,8 @@ impl ControllerArguments {
         let mut wrong = Vec::new();
         let models = note_wrong(self.models.models_config(), &mut wrong);
         let access = note_wrong(self.access.access_config(), &mut wrong);
-        let (Some(models), Some(access)) = (models, access) else {
+        let placement = note_wrong(PlacementChoice::from_name(&self.strategy), &mut wrong);
+        let (Some(models), Some(access), Some(placement)) = (models, access, placement) else {
             return Err(Error::usage(wrong.join("; ")));
         };
         Ok(ControllerConfig {
@@ -79,6 +84,7 @@ impl ControllerArguments {
                 device: self.device,
             },
             certificate_life: Duration::from_secs(self.certificate_life),
+            placement,
             models,
         })
     }

@@ -77,6 +77,10 @@ pub(crate) struct RunNodeArguments {
     /// Name or address under which other nodes reach this one [default: that of --listen]
     #[arg(long, value_name = "HOST")]
     pub(crate) advertise: Option<String>,
+    /// How far the node is from where inputs come from: 0 for a device, 1 for the edge, 2 for the
+    /// cloud. Requests never go back to a lower tier
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    pub(crate) tier: u32,
     /// Port of Prometheus' metrics
     #[arg(long, default_value_t = 8002, value_name = "PORT")]
     pub(crate) metrics: u16,
@@ -120,6 +124,7 @@ impl RunNodeArguments {
             repository,
             address: host,
             advertise,
+            tier: self.tier,
             gateway,
             telemetry: self.traces.telemetry_config(),
             metrics: self.access.listen_on("--metrics", PortKind::Metrics, self.metrics),

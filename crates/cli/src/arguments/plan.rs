@@ -8,14 +8,36 @@ pub(crate) mod queueing;
 pub(crate) mod residency;
 mod search;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
+use super::admin::AdminArguments;
 use eviction::EvictionArguments;
 use fusion::FusionArguments;
 use overflow::OverflowArguments;
 use placement::PlacementArguments;
 use queueing::QueueingArguments;
 use residency::ResidencyArguments;
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct PlanArguments {
+    #[command(subcommand)]
+    pub(crate) planner: Option<PlanCommand>,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterPlanArguments,
+}
+
+#[derive(Args)]
+pub(crate) struct ClusterPlanArguments {
+    /// What the planner of a running cluster would do with its tasks, and why
+    #[arg(long, required = true)]
+    pub(crate) cluster: bool,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 #[derive(Subcommand)]
 pub(crate) enum PlanCommand {

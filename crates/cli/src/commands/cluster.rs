@@ -95,7 +95,12 @@ fn announce_node(status: &ClusterNodeStatus, json: bool) -> Result<()> {
 
 impl AdminArguments {
     /// Asks the controller for something.
-    fn ask(&self, method: HttpMethod, path: &str, body: Option<&Value>) -> Result<Value> {
+    pub(super) fn ask(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value> {
         let client = ControlClient::new(&self.controller, self.ca.clone(), self.bearer.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

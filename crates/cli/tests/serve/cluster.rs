@@ -268,3 +268,53 @@ fn a_node_that_is_removed_ends_and_needs_another_token() {
     assert_eq!(nodes["nodes"].as_array().unwrap().len(), 2);
     drop(second);
 }
+
+/// The nodes that the planner has a task's blocks at.
+fn planned_places(controller: &Server<'_>) -> Vec<String> {
+    let plan = controller.get("/v1/plan");
+    let nodes = plan["tasks"][0]["nodes"].as_array().cloned().unwrap_or_default();
+    nodes.iter().map(|node| node.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_task_that_names_no_node_is_placed_by_what_nodes_find_out_and_says_why() {
+    let place = Place::new();
+    place.split("m", &layers(&[1, 2, 3]), &["--blocks", "3"]);
+    let controller = start_controller(&place, &[]);
+    let edge = start_node(&place, &controller, "edge");
+    let _cloud = start_node(&place, &controller, "cloud");
+    let task = json!({ "model": "m", "input_node": "edge" });
+    controller.put("/v1/tasks/m", &task).ok();
+    let input = [Input::row(&row(1))];
+    let expected = &place.run("m.onnx", &input, &[])["y"];
+    assert_close(&edge.infer("m", &input).output("y"), expected);
+    // A hop takes longer than these blocks do.
+    wait_until("it is planned", || planned_places(&controller).len() == 3);
+    assert_eq!(planned_places(&controller), ["edge", "edge", "edge"]);
+    let is_measured = |link: &Value| {
+        link["round_trip_ms"].as_f64().is_some_and(|ms| ms > 0.0)
+            && link["megabits_per_second"].as_f64().is_some_and(|rate| rate > 1.0)
+    };
+    wait_until("links are measured both ways", || {
+        let plan = controller.get("/v1/plan");
+        let links = plan["links"].as_array().unwrap();
+        links.len() == 2 && links.iter().all(is_measured)
+    });
+    let shown = admin(&place, &controller, &["plan", "--cluster"]);
+    assert!(shown.out.contains("edge (3)") && shown.out.contains("Mbit/s"), "{}", shown.out);
+    let plan = controller.get("/v1/plan");
+    let problem = place.path().join("problem.json");
+    std::fs::write(&problem, plan["problem"].to_string()).unwrap();
+    // What was planned for can be planned again by hand.
+    let again = finish(place.command("plan").args(["placement", text(&problem), "--json"]));
+    let again: Value = serde_json::from_str(&again.out).unwrap();
+    assert_eq!(again["plan"]["models"][0]["nodes"], json!(["edge", "edge", "edge"]));
+    // A node that is to do nothing gets nothing, wherever requests come in.
+    admin(&place, &controller, &["node", "drain", "edge"]);
+    wait_until("it is elsewhere", || places(&controller).iter().all(|node| node == "cloud"));
+    assert_close(&edge.infer("m", &input).output("y"), expected);
+    let wrong = json!({ "model": "m", "input_node": 7 });
+    assert!(controller.put("/v1/tasks/m", &wrong).refusal(400).contains("input_node"));
+    let none = admin(&place, &controller, &["plan", "--cluster", "--json"]);
+    assert_eq!(none.code, Some(0), "{}", none.err);
+}

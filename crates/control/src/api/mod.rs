@@ -13,22 +13,29 @@ mod units;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode, Uri};
-use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post, put};
+use serde_json::Value;
 
 use crate::cluster::ClusterAdmin;
 use crate::manager::Manager;
 use crate::names::shorten_name;
-use crate::openapi::openapi_document;
+use crate::openapi::{host_openapi_document, openapi_document};
 use body::ok_response;
 use failure::ApiFailure;
 
+/// Where the OpenAPI document is.
+pub(crate) const DOCUMENT_PATH: &str = "/openapi.json";
 /// Bodies of up to 1 MiB: thousands of tasks.
 pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// The routes of the interface, and nothing for all other paths: to be merged with other routes.
 pub fn control_routes(manager: &Manager) -> Router {
-    let mut router = Router::new();
+    documented_routes(manager, host_openapi_document)
+}
+
+fn documented_routes(manager: &Manager, document: fn() -> Value) -> Router {
+    let get_document = move || async move { ok_response(&document()) };
+    let mut router = Router::new().route(DOCUMENT_PATH, get(get_document));
     for (path, methods) in route_table() {
         router = router.route(path, methods);
     }
@@ -53,12 +60,13 @@ pub fn controller_router(manager: &Manager, cluster: &ClusterAdmin) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(cluster.clone());
-    control_routes(manager).merge(router).fallback(unknown_route)
+    documented_routes(manager, openapi_document).merge(router).fallback(unknown_route)
 }
 
 /// Every path that only a controller has, with what answers there.
 pub(crate) fn cluster_route_table() -> Vec<(&'static str, MethodRouter<ClusterAdmin>)> {
     vec![
+        ("/v1/plan", get(nodes::get_plan)),
         ("/v1/nodes", get(nodes::list_nodes)),
         ("/v1/nodes/{node}", get(nodes::get_node).delete(nodes::delete_node)),
         ("/v1/nodes/{node}/drain", post(nodes::drain_node)),
@@ -68,7 +76,7 @@ pub(crate) fn cluster_route_table() -> Vec<(&'static str, MethodRouter<ClusterAd
     ]
 }
 
-/// Every path, with what answers there.
+/// Every path but that of the document, with what answers there.
 pub(crate) fn route_table() -> Vec<(&'static str, MethodRouter<Manager>)> {
     vec![
         ("/v1/system", get(system::get_system).put(system::put_system).post(system::put_system)),
@@ -82,12 +90,7 @@ pub(crate) fn route_table() -> Vec<(&'static str, MethodRouter<Manager>)> {
         ("/v1/units/{unit}/stop", post(units::stop_unit)),
         ("/v1/units/{unit}/start", post(units::start_unit)),
         ("/v1/events", get(events::stream_events)),
-        ("/openapi.json", get(get_openapi)),
     ]
-}
-
-async fn get_openapi() -> Response {
-    ok_response(&openapi_document())
 }
 
 async fn unknown_route(uri: Uri) -> ApiFailure {

@@ -14,6 +14,10 @@ struct NodeList {
     nodes: Vec<NodeStatus>,
 }
 
+pub(super) async fn get_plan(State(cluster): State<ClusterAdmin>) -> Response {
+    ok_response(&cluster.plan_status())
+}
+
 pub(super) async fn list_nodes(State(cluster): State<ClusterAdmin>) -> Response {
     ok_response(&NodeList { nodes: cluster.node_statuses() })
 }

@@ -10,6 +10,7 @@ use tessera_identity::{NodeName, TokenId};
 
 use super::cluster_site::ClusterSite;
 use super::node_table::{NodeStatus, removed_nodes_order};
+use super::plan_status::ClusterPlanStatus;
 use crate::members::{MemberRecord, MemberRegistry, TokenRecord, TokenState};
 use crate::names::shorten_name;
 use crate::run_apart::{run_blocking, run_to_completion};
@@ -75,6 +76,11 @@ impl ClusterAdmin {
 
     fn node_name(&self, name: &str) -> Result<NodeName> {
         name.parse().map_err(|_| self.unknown_node(name))
+    }
+
+    /// What the planner would do with tasks, and why.
+    pub fn plan_status(&self) -> ClusterPlanStatus {
+        self.site.plan_status()
     }
 
     /// Has a node get nothing to do, and what runs there run elsewhere; or something again.

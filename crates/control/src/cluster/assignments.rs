@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tessera_cluster::{
-    InstanceDetail, NodeAssignment, PeerAddresses, UnitInstances, UnitReport, UnitState,
-    read_document,
+    CandidateUnit, InstanceDetail, LinkTarget, NodeAssignment, PeerAddresses, UnitInstances,
+    UnitReport, UnitState, read_document,
 };
 use tessera_deploy::{TaskRoute, Unit, UnitId};
 
 use super::node_table::KnownNode;
+use super::observed::{input_node, placeable_nodes};
+use super::task_blocks::TaskBlocks;
 
 /// How long requests wait for a node that is away before they are refused.
 const WAITING_PATIENCE: Duration = Duration::from_secs(6);
@@ -27,6 +29,10 @@ pub(super) struct Decided<'a> {
     pub(super) is_settled: bool,
     /// Routes of before, which requests may still be on.
     pub(super) earlier_routes: &'a [Arc<TaskRoute>],
+    /// The tasks that may be placed anywhere.
+    pub(super) task_blocks: &'a BTreeMap<String, Arc<TaskBlocks>>,
+    /// The nodes that get nothing to do.
+    pub(super) drained: &'a [String],
 }
 
 /// What every node is to do.
@@ -39,6 +45,7 @@ pub(super) fn node_assignments(
     let next_units = next_units(decided);
     let instances = unit_instances(decided, nodes, &reports);
     let routes: Vec<TaskRoute> = decided.routes.values().map(|route| (**route).clone()).collect();
+    let choices = Choices::new(decided, nodes);
     let assigned = nodes.iter().filter(|(_, node)| node.is_attached()).map(|(name, node)| {
         let own = decided.units.values().filter(|unit| unit.settings.node.as_deref() == Some(name));
         let own: Vec<&Arc<Unit>> = own.collect();
@@ -62,10 +69,71 @@ pub(super) fn node_assignments(
             peers: is_known.then_some(peers),
             routes: has_gateway.then(|| routes.clone()),
             instances: (has_gateway && is_known).then(|| instances.clone()),
+            probed: Some(choices.probed_by(name)),
+            candidates: Some(choices.candidates_of(name)),
         };
         (name.clone(), assignment)
     });
     assigned.collect()
+}
+
+/// What nodes have to find out, so that tasks can be placed.
+struct Choices<'a> {
+    /// Where something can be placed; empty where there is nothing to choose.
+    open: Vec<(&'a str, &'a KnownNode)>,
+    candidates: BTreeMap<&'a UnitId, &'a Arc<Unit>>,
+    /// The nodes that have weights at hand, by unit.
+    inputs: HashMap<&'a UnitId, BTreeSet<String>>,
+}
+
+impl<'a> Choices<'a> {
+    fn new(decided: &Decided<'a>, nodes: &'a BTreeMap<String, KnownNode>) -> Self {
+        let mut open = placeable_nodes(nodes, decided.drained);
+        if open.len() < 2 || decided.task_blocks.is_empty() {
+            open.clear();
+        }
+        let (mut candidates, mut inputs) = (BTreeMap::new(), HashMap::new());
+        for blocks in decided.task_blocks.values().filter(|_| !open.is_empty()) {
+            let input = input_node(blocks, nodes);
+            for unit in &blocks.units {
+                candidates.insert(&unit.id, unit);
+                let known: &mut BTreeSet<String> = inputs.entry(&unit.id).or_default();
+                known.extend(input.clone());
+            }
+        }
+        Self { open, candidates, inputs }
+    }
+
+    fn is_open(&self, node: &str) -> bool {
+        self.open.iter().any(|(name, _)| *name == node)
+    }
+
+    /// Whom a node probes the links to.
+    fn probed_by(&self, node: &str) -> Vec<LinkTarget> {
+        if !self.is_open(node) {
+            return Vec::new();
+        }
+        let others = self.open.iter().filter(|(name, _)| *name != node);
+        let targets = others.filter_map(|(name, known)| {
+            let probe = known.description.probe.as_ref()?;
+            let (address, key) = (probe.address.clone(), probe.key.clone());
+            Some(LinkTarget { node: (*name).to_owned(), address, key })
+        });
+        targets.collect()
+    }
+
+    /// What could run at a node. Where requests come in, its weights are at hand: it is what is left
+    /// when links get bad.
+    fn candidates_of(&self, node: &str) -> Vec<CandidateUnit> {
+        if !self.is_open(node) {
+            return Vec::new();
+        }
+        let candidate = |(id, unit): (&&UnitId, &&Arc<Unit>)| CandidateUnit {
+            unit: Unit::clone(unit),
+            prefetch: self.inputs.get(id).is_some_and(|inputs| inputs.contains(node)),
+        };
+        self.candidates.iter().map(candidate).collect()
+    }
 }
 
 /// The report of each unit by the node that it runs at, where that is there.

@@ -19,7 +19,13 @@ use tokio::sync::broadcast;
 use super::assignments::{Decided, current_reports, node_assignments};
 use super::kept_placement::KeptPlacement;
 use super::node_table::{AWAY_PATIENCE, KnownNode, NodeTable};
+use super::placement_choice::PlacementChoice;
 use super::placing::{Placeable, place_task};
+use super::plan_status::ClusterPlanStatus;
+use super::replacing::Replacer;
+use super::services::ContentReader;
+use super::site_placing::keep_replacing;
+use super::task_blocks::TaskBlocks;
 use crate::members::MemberRegistry;
 use crate::run_apart::run_blocking;
 use crate::site::{
@@ -43,32 +49,50 @@ const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Events that may wait for whoever listens.
 const EVENT_QUEUE: usize = 256;
 
+/// What a site is made of.
+pub struct ClusterSiteParts {
+    /// The nodes.
+    pub nodes: Arc<NodeTable>,
+    /// Who belongs to the cluster.
+    pub members: Arc<MemberRegistry>,
+    /// Where it is kept where tasks run.
+    pub rows: Arc<dyn RowStore>,
+    /// The content that tasks are made of.
+    pub content: Arc<dyn ContentReader>,
+    /// How tasks are placed that don't say where they run.
+    pub placement: PlacementChoice,
+}
+
 /// The nodes of a cluster as the one site that intent is carried out at.
 #[derive(Clone)]
 pub struct ClusterSite(Arc<SiteInner>);
 
-struct SiteInner {
-    nodes: Arc<NodeTable>,
+pub(super) struct SiteInner {
+    pub(super) nodes: Arc<NodeTable>,
     members: Arc<MemberRegistry>,
     kept_placement: Arc<KeptPlacement>,
-    state: Mutex<SiteState>,
+    pub(super) content: Arc<dyn ContentReader>,
+    pub(super) replacer: Replacer,
+    pub(super) state: Mutex<SiteState>,
     /// Held while units are started or stopped.
     changing: tokio::sync::Mutex<()>,
     events: broadcast::Sender<Arc<str>>,
 }
 
-struct SiteState {
-    deployment: Deployment,
+pub(super) struct SiteState {
+    pub(super) deployment: Deployment,
     /// The tasks as they were asked for, before they were placed.
-    wished: BTreeMap<String, Arc<PlannedTask>>,
+    pub(super) wished: BTreeMap<String, Arc<PlannedTask>>,
+    /// Those that may be placed anywhere, block by block; with those that are about to be.
+    pub(super) task_blocks: BTreeMap<String, Arc<TaskBlocks>>,
     /// Every unit that runs or should.
-    units: BTreeMap<UnitId, Arc<Unit>>,
+    pub(super) units: BTreeMap<UnitId, Arc<Unit>>,
     /// What gateways serve.
     routes: BTreeMap<String, Arc<TaskRoute>>,
     /// What they served before, until no request is left.
     earlier_routes: Vec<Arc<TaskRoute>>,
     /// Until when nodes are waited for that ran what was taken over.
-    adopting_until: Option<Instant>,
+    pub(super) adopting_until: Option<Instant>,
 }
 
 impl SiteState {
@@ -88,14 +112,12 @@ impl SiteState {
 
 impl ClusterSite {
     /// A site without tasks, on the runtime that this is called on.
-    pub fn start(
-        nodes: Arc<NodeTable>,
-        members: Arc<MemberRegistry>,
-        rows: Arc<dyn RowStore>,
-    ) -> Self {
+    pub fn start(parts: ClusterSiteParts) -> Self {
+        let ClusterSiteParts { nodes, members, rows, content, placement } = parts;
         let state = SiteState {
             deployment: Deployment::new(true),
             wished: BTreeMap::new(),
+            task_blocks: BTreeMap::new(),
             units: BTreeMap::new(),
             routes: BTreeMap::new(),
             earlier_routes: Vec::new(),
@@ -106,6 +128,8 @@ impl ClusterSite {
             nodes,
             members,
             kept_placement: Arc::new(KeptPlacement::new(rows)),
+            content,
+            replacer: Replacer::new(placement),
             state: Mutex::new(state),
             changing: tokio::sync::Mutex::default(),
             events,
@@ -113,12 +137,18 @@ impl ClusterSite {
         keep_assigning(&inner);
         keep_pinging(&inner);
         keep_placing(&inner);
+        keep_replacing(&inner);
         Self(inner)
     }
 
     /// The nodes.
     pub fn nodes(&self) -> &Arc<NodeTable> {
         &self.0.nodes
+    }
+
+    /// What the planner would do and why.
+    pub fn plan_status(&self) -> ClusterPlanStatus {
+        self.0.replacer.plan_status()
     }
 
     /// Has what runs at a node run elsewhere; an error where a task is to run there and nowhere
@@ -229,6 +259,7 @@ impl SiteInner {
     /// Takes tasks for served that were served before this controller began.
     async fn adopt_change(&self, change: TaskChange, fusion: bool) -> Result<AppliedUnits> {
         let _changing = self.changing.lock().await;
+        self.consider_tasks(&change.put).await;
         let kept = Arc::clone(&self.kept_placement);
         let mut kept = run_blocking(move || kept.load()).await?;
         let placed = change.put.iter().filter_map(|task| {
@@ -241,9 +272,7 @@ impl SiteInner {
             if is_other || nodes.len() != task.graph.blocks.len() {
                 return None;
             }
-            let mut placed = PlannedTask::clone(task);
-            placed.settings.nodes = nodes;
-            Some(Arc::new(placed))
+            Some(task_at(task, &nodes))
         });
         let placed = TaskChange { put: placed.collect(), removed: change.removed.clone() };
         let (found, _) = lock(&self.state).deployment.change_with_fusion(placed, fusion)?;
@@ -269,7 +298,8 @@ impl SiteInner {
     }
 
     /// Sends every node what is other for it than before.
-    fn assign_all(&self) {
+    pub(super) fn assign_all(&self) {
+        let drained = self.drained_nodes();
         let assignments = {
             let mut state = lock(&self.state);
             self.nodes.read(|nodes| {
@@ -279,6 +309,8 @@ impl SiteInner {
                     routes: &state.routes,
                     is_settled,
                     earlier_routes: &state.earlier_routes,
+                    task_blocks: &state.task_blocks,
+                    drained: &drained,
                 };
                 node_assignments(&decided, nodes)
             })
@@ -289,7 +321,7 @@ impl SiteInner {
     }
 
     /// Waits until something holds of the nodes, looking again whenever something happens.
-    async fn wait_until<T>(
+    pub(super) async fn wait_until<T>(
         &self,
         limit: Duration,
         mut look: impl FnMut(&BTreeMap<String, KnownNode>) -> Option<T>,
@@ -307,24 +339,38 @@ impl SiteInner {
         found.await.ok().flatten()
     }
 
-    /// Puts the tasks of a change where they are to run.
-    fn place_change(&self, change: &TaskChange) -> Result<TaskChange> {
+    /// The nodes that get nothing to do.
+    pub(super) fn drained_nodes(&self) -> Vec<String> {
         let members = self.members.list_members();
         let drained = members.into_iter().filter(|member| member.drained);
-        let drained: Vec<String> = drained.map(|member| member.name).collect();
+        drained.map(|member| member.name).collect()
+    }
+
+    /// Whether a task that is placed already may stay where it is.
+    fn stays_placed(&self, task: &PlannedTask, drained: &[String]) -> bool {
+        let state = lock(&self.state);
+        let before = state.deployment.find_planned(&task.name);
+        self.nodes
+            .read(|nodes| before.is_some_and(|before| is_placed_for(before, task, nodes, drained)))
+    }
+
+    /// Puts the tasks of a change where they are to run, as far as it is planned.
+    fn place_change(
+        &self,
+        change: &TaskChange,
+        drained: &[String],
+        planned: &HashMap<String, Vec<Arc<str>>>,
+    ) -> Result<TaskChange> {
         let state = lock(&self.state);
         self.nodes.read(|nodes| {
-            let placeable = Placeable { nodes, drained: &drained, units: &state.units };
+            let placeable = Placeable { nodes, drained, units: &state.units };
             let put = change.put.iter().map(|task| {
                 let before = state.deployment.find_planned(&task.name);
-                let stays = before.filter(|before| is_placed_for(before, task, nodes, &drained));
-                match stays {
-                    Some(before) => {
-                        let mut placed = PlannedTask::clone(task);
-                        placed.settings.nodes = before.settings.nodes.clone();
-                        Ok(Arc::new(placed))
-                    }
-                    None => place_task(task, &task.settings.nodes, &placeable),
+                let stays = before.filter(|before| is_placed_for(before, task, nodes, drained));
+                match (stays, planned.get(&task.name)) {
+                    (Some(before), _) => Ok(task_at(task, &before.settings.nodes)),
+                    (None, Some(planned)) => place_task(task, planned, &placeable),
+                    (None, None) => place_task(task, &task.settings.nodes, &placeable),
                 }
             });
             let put = put.collect::<Result<_>>()?;
@@ -338,7 +384,53 @@ impl SiteInner {
         fusion: bool,
     ) -> Result<AppliedUnits> {
         let _changing = self.changing.lock().await;
-        let placed = self.place_change(&change)?;
+        let drained = self.drained_nodes();
+        let unplaced = change.put.iter().filter(|task| !self.stays_placed(task, &drained));
+        let unplaced: Vec<Arc<PlannedTask>> = unplaced.cloned().collect();
+        self.consider_tasks(&change.put).await;
+        let planned = self.plan_tasks(&unplaced, &drained).await;
+        let applied = match self.place_change(&change, &drained, &planned) {
+            Ok(placed) => self.carry_out(change, placed, fusion).await,
+            Err(error) => Err(error),
+        };
+        self.forget_unwished();
+        applied
+    }
+
+    /// Has tasks run at other nodes than they do, where they are still wished for.
+    pub(super) async fn move_tasks(
+        self: &Arc<Self>,
+        moves: &[(String, Vec<Arc<str>>)],
+    ) -> Result<()> {
+        let _changing = self.changing.lock().await;
+        let (change, placed, fusion) = {
+            let state = lock(&self.state);
+            let is_movable = |task: &Arc<PlannedTask>, nodes: &[Arc<str>]| {
+                task.settings.nodes.is_empty() && task.graph.blocks.len() == nodes.len()
+            };
+            let moved = moves.iter().filter_map(|(name, nodes)| {
+                let task = state.wished.get(name).filter(|task| is_movable(task, nodes))?;
+                Some((Arc::clone(task), task_at(task, nodes)))
+            });
+            let (put, placed): (Vec<_>, Vec<_>) = moved.unzip();
+            let removed = Vec::new();
+            let change = TaskChange { put, removed: removed.clone() };
+            (change, TaskChange { put: placed, removed }, state.deployment.fuses())
+        };
+        if change.put.is_empty() {
+            return Ok(());
+        }
+        self.carry_out(change, placed, fusion).await.map(drop)
+    }
+
+    /// Starts what a change needs, has gateways use it, and stops what is not needed any more when
+    /// no request is left.
+    async fn carry_out(
+        self: &Arc<Self>,
+        change: TaskChange,
+        placed: TaskChange,
+        fusion: bool,
+    ) -> Result<AppliedUnits> {
         let (kept, removed) = (placed.put.clone(), placed.removed.clone());
         let (found, undo) = lock(&self.state).deployment.change_with_fusion(placed, fusion)?;
         {
@@ -481,6 +573,13 @@ impl SiteInner {
         // Where nobody listens nobody hears.
         self.events.send(event.to_string().into()).ok();
     }
+}
+
+/// A task with its blocks at these nodes.
+pub(super) fn task_at(task: &Arc<PlannedTask>, nodes: &[Arc<str>]) -> Arc<PlannedTask> {
+    let mut placed = PlannedTask::clone(task);
+    placed.settings.nodes = nodes.to_vec();
+    Arc::new(placed)
 }
 
 fn is_gateway(node: &KnownNode) -> bool {
@@ -671,10 +770,11 @@ fn task_status(
             }
         }
     }
+    let traffic = || nodes.values().filter_map(|node| node.traffic.get(&route.task));
     let exit = |exit: &tessera_deploy::RouteExit| ExitStatus {
         name: exit.name.clone(),
         threshold: exit.threshold,
-        taken: 0,
+        taken: traffic().filter_map(|traffic| traffic.exits.get(&exit.name)).sum(),
     };
     TaskStatus {
         name: route.task.clone(),
@@ -683,6 +783,6 @@ fn task_status(
         reason: state.1,
         path: route.steps.iter().map(|step| step.unit.to_string()).collect(),
         exits: route.exits.iter().map(exit).collect(),
-        in_flight: 0,
+        in_flight: traffic().map(|traffic| traffic.in_flight).sum(),
     }
 }

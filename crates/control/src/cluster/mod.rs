@@ -6,18 +6,32 @@
 //! cluster_site   has tasks carried out: units started, tables changed, units stopped
 //! assignments    what each node is to do, from units, routes and reports
 //! admin          tokens and nodes as people see and change them
-//! placing        which node a task's blocks run at
+//! placing        which node a task's blocks run at, where nothing is known to plan with
+//! task_blocks    a task as planning sees it: its blocks, and what goes between them
+//! observed       nodes and links at a moment, as a problem of placement
+//! replacing      which tasks move, and why; move_gate: when they may
+//! site_placing   has nodes find out what planning needs, and tasks move
+//! plan_status    all that as people see it
 //! ```
 
 mod admin;
 mod assignments;
 mod cluster_site;
 mod kept_placement;
+mod move_gate;
 mod node_table;
+mod observed;
+mod placement_choice;
 mod placing;
+mod plan_status;
+mod replacing;
 mod services;
+mod site_placing;
+mod task_blocks;
 
 pub use admin::{ClusterAdmin, TokenStatus};
-pub use cluster_site::ClusterSite;
+pub use cluster_site::{ClusterSite, ClusterSiteParts};
 pub use node_table::{NodeStatus, NodeTable};
+pub use placement_choice::PlacementChoice;
+pub use plan_status::{ClusterPlanStatus, LinkStatus, MoveStatus, TaskPlanStatus};
 pub use services::{ContentReader, ContentSlice, cluster_services};

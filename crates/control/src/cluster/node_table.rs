@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tessera_cluster::wire::{NodeDescription, NodeOrder, NodeState, Ping, node_order};
-use tessera_cluster::{NodeAssignment, UnitReport};
+use tessera_cluster::{LinkEstimate, NodeAssignment, TaskTraffic, UnitProfile, UnitReport};
 use tessera_core::{Error, Result, lock};
 use tessera_deploy::UnitId;
 use tokio::sync::{mpsc, watch};
@@ -109,6 +109,14 @@ pub(crate) struct KnownNode {
     pub(crate) description: NodeDescription,
     pub(crate) node_state: NodeState,
     pub(crate) units: HashMap<UnitId, UnitReport>,
+    /// The links from it.
+    pub(crate) links: Vec<LinkEstimate>,
+    /// How long units take that could run there.
+    pub(crate) profiles: HashMap<UnitId, UnitProfile>,
+    /// What its gateway has done, by task.
+    pub(crate) traffic: HashMap<String, TaskTraffic>,
+    rates: HashMap<String, RequestRate>,
+    recent_answers: HashMap<String, RecentAnswers>,
     /// What it was sent, all together.
     sent: NodeAssignment,
     /// The assignments that it has carried out, and before whose routes no request is left.
@@ -119,6 +127,58 @@ pub(crate) struct KnownNode {
     round_trip: Option<Duration>,
     /// Whether it has said which units it runs, on this stream.
     has_reported: bool,
+}
+
+/// What became of a task's last requests: earlier ones count less and less.
+#[derive(Default)]
+pub(crate) struct RecentAnswers {
+    pub(crate) answered: f64,
+    /// Those that left at exits, by name.
+    pub(crate) exits: HashMap<String, f64>,
+}
+
+impl RecentAnswers {
+    /// After so many others a request counts half.
+    const HALF_LIFE: f64 = 20.0;
+
+    fn update(&mut self, before: Option<&TaskTraffic>, now: &TaskTraffic) {
+        let more = |now: u64, before: Option<u64>| now.saturating_sub(before.unwrap_or(0)) as f64;
+        let answered = more(now.answered, before.map(|before| before.answered));
+        let fades = 0.5f64.powf(answered / Self::HALF_LIFE);
+        self.answered = self.answered * fades + answered;
+        for (exit, taken) in &now.exits {
+            let taken = more(*taken, before.and_then(|before| before.exits.get(exit).copied()));
+            let known = self.exits.entry(exit.clone()).or_default();
+            *known = *known * fades + taken;
+        }
+    }
+}
+
+/// How many requests come.
+struct RequestRate {
+    since: Instant,
+    counted: u64,
+    per_minute: f64,
+}
+
+impl RequestRate {
+    /// How long requests are counted before they are counted anew.
+    const WINDOW: Duration = Duration::from_secs(10);
+
+    fn new(counted: u64, now: Instant) -> Self {
+        Self { since: now, counted, per_minute: 0.0 }
+    }
+
+    fn update(&mut self, answered: u64, now: Instant) {
+        let passed = now.saturating_duration_since(self.since);
+        let more = answered.saturating_sub(self.counted);
+        if passed >= Duration::from_millis(500) {
+            self.per_minute = more as f64 * 60.0 / passed.as_secs_f64();
+        }
+        if passed >= Self::WINDOW || answered < self.counted {
+            (self.since, self.counted) = (now, answered);
+        }
+    }
 }
 
 struct AttachedSession {
@@ -150,6 +210,48 @@ impl KnownNode {
     /// Whether it has been away for at least so long.
     pub(crate) fn is_away_for(&self, time: Duration) -> bool {
         self.session.is_none() && self.since.elapsed() >= time
+    }
+
+    /// How long a unit takes there by itself, where that is known.
+    pub(crate) fn profile_of(&self, unit: &UnitId) -> Option<Duration> {
+        self.profiles.get(unit)?.time.as_ref().ok().copied()
+    }
+
+    /// Whether it has said how long a unit takes there, or that it can't run it.
+    pub(crate) fn has_profile(&self, unit: &UnitId) -> bool {
+        self.profiles.contains_key(unit)
+    }
+
+    /// Whether the weights of a unit are there.
+    pub(crate) fn has_at_hand(&self, unit: &UnitId) -> bool {
+        self.profiles.get(unit).is_some_and(|profile| profile.at_hand)
+    }
+
+    /// Requests of a task that its gateway answers in a minute.
+    pub(crate) fn requests_per_minute(&self, task: &str) -> f64 {
+        self.rates.get(task).map_or(0.0, |rate| rate.per_minute)
+    }
+
+    /// What became of a task's last requests at its gateway.
+    pub(crate) fn recent_answers(&self, task: &str) -> Option<&RecentAnswers> {
+        self.recent_answers.get(task)
+    }
+
+    /// Its gateway says what it has done.
+    pub(crate) fn take_traffic(&mut self, traffic: Vec<TaskTraffic>) {
+        let now = Instant::now();
+        self.rates.retain(|task, _| traffic.iter().any(|known| known.task == *task));
+        for known in &traffic {
+            let rate = self.rates.entry(known.task.clone());
+            rate.or_insert_with(|| RequestRate::new(known.answered, now))
+                .update(known.answered, now);
+        }
+        self.recent_answers.retain(|task, _| traffic.iter().any(|known| known.task == *task));
+        for known in &traffic {
+            let before = self.traffic.get(&known.task);
+            self.recent_answers.entry(known.task.clone()).or_default().update(before, known);
+        }
+        self.traffic = traffic.into_iter().map(|known| (known.task.clone(), known)).collect();
     }
 
     /// The number of the last assignment that it was sent.
@@ -190,6 +292,11 @@ impl NodeTable {
             description: NodeDescription::default(),
             node_state: NodeState::default(),
             units: HashMap::new(),
+            links: Vec::new(),
+            profiles: HashMap::new(),
+            traffic: HashMap::new(),
+            rates: HashMap::new(),
+            recent_answers: HashMap::new(),
             sent: NodeAssignment::default(),
             applied: 0,
             drained: 0,
@@ -250,6 +357,10 @@ impl NodeTable {
         let known = self.update(name, session, |node| {
             if node.description.run_id != description.run_id {
                 node.units.clear();
+                node.links.clear();
+                node.traffic.clear();
+                node.rates.clear();
+                node.recent_answers.clear();
             }
             node.description = description;
             if let Some(attached) = &mut node.session {
@@ -347,6 +458,8 @@ impl NodeTable {
         keep_new(&mut wanted.peers, &node.sent.peers);
         keep_new(&mut wanted.routes, &node.sent.routes);
         keep_new(&mut wanted.instances, &node.sent.instances);
+        keep_new(&mut wanted.probed, &node.sent.probed);
+        keep_new(&mut wanted.candidates, &node.sent.candidates);
         if wanted.is_empty() {
             return;
         }

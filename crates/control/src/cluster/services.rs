@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use bytes::Bytes;
 use futures_util::{Stream, stream};
-use tessera_cluster::PeerNames;
+use serde::de::DeserializeOwned;
 use tessera_cluster::wire::content_server::{Content, ContentServer};
 use tessera_cluster::wire::membership_server::{Membership, MembershipServer};
 use tessera_cluster::wire::node_control_server::{NodeControl, NodeControlServer};
@@ -14,6 +14,7 @@ use tessera_cluster::wire::{
     ContentChunk, ContentRequest, JoinReply, JoinRequest, NodeCertificate, NodeOrder, NodeReport,
     RenewRequest, node_report,
 };
+use tessera_cluster::{PeerNames, UnitProfile, read_document};
 use tessera_core::{ContentHash, Error, ErrorKind, Result};
 use tessera_identity::{JoinSecret, NodeName, SignedCertificate};
 use tonic::service::Routes;
@@ -23,8 +24,8 @@ use super::node_table::{NodeTable, SessionId, read_unit_reports, removed_nodes_o
 use crate::members::MemberRegistry;
 use crate::run_apart::run_blocking;
 
-/// Bytes of a chunk of content.
-const CHUNK_BYTES: usize = 1 << 20;
+/// Bytes of a chunk of content: what is lost at most when a node dies meanwhile.
+const CHUNK_BYTES: usize = 256 << 10;
 /// Largest report of a node.
 const LARGEST_REPORT: usize = 64 << 20;
 
@@ -47,6 +48,9 @@ pub trait ContentReader: Send + Sync + 'static {
         offset: u64,
         most: usize,
     ) -> Result<ContentSlice>;
+
+    /// Bytes of a block's weights.
+    fn weight_bytes(&self, block: ContentHash) -> Result<u64>;
 }
 
 /// The services of a controller, to be answered where [`PeerNames`] says who asks.
@@ -175,6 +179,25 @@ impl NodeControl for ControllerService {
     }
 }
 
+/// Notes a document that a node has sent; whether it was understood.
+fn note_document<T: DeserializeOwned>(
+    what: &str,
+    node: &str,
+    document: &[u8],
+    note: impl FnOnce(T),
+) -> bool {
+    match read_document(what, document) {
+        Ok(read) => {
+            note(read);
+            true
+        }
+        Err(error) => {
+            tracing::error!(node, %error, "a report is not understood");
+            false
+        }
+    }
+}
+
 /// Takes what a node reports until its stream ends; returns why it did.
 async fn take_reports(
     nodes: &NodeTable,
@@ -209,6 +232,26 @@ async fn take_reports(
                     false
                 }
             },
+            node_report::Report::Links(links) => {
+                note_document("links", name, &links.document, |links| {
+                    nodes.update(name, session, |node| node.links = links);
+                });
+                false
+            }
+            node_report::Report::Profiles(profiles) => {
+                note_document("profiles", name, &profiles.document, |profiles: Vec<UnitProfile>| {
+                    let profiles = profiles.into_iter();
+                    let profiles =
+                        profiles.map(|profile| (profile.unit.clone(), profile)).collect();
+                    nodes.update(name, session, |node| node.profiles = profiles);
+                })
+            }
+            node_report::Report::Traffic(traffic) => {
+                note_document("traffic", name, &traffic.document, |traffic| {
+                    nodes.update(name, session, |node| node.take_traffic(traffic));
+                });
+                false
+            }
             node_report::Report::Applied(applied) => nodes.update(name, session, |node| {
                 node.applied = node.applied.max(applied.number);
             }),

@@ -8,9 +8,22 @@ mod schemas;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
+use crate::api::cluster_route_table;
 use crate::names;
 
-/// The OpenAPI 3.1 document, as `GET /openapi.json` answers it.
+/// The OpenAPI 3.1 document of a host by itself, as its `GET /openapi.json` answers it: without what
+/// only a controller has.
+pub(crate) fn host_openapi_document() -> Value {
+    let mut document = openapi_document();
+    if let Some(paths) = document["paths"].as_object_mut() {
+        for (path, _) in cluster_route_table() {
+            paths.remove(path);
+        }
+    }
+    document
+}
+
+/// The OpenAPI 3.1 document, as a controller's `GET /openapi.json` answers it.
 pub fn openapi_document() -> Value {
     json!({
         "openapi": "3.1.0",
@@ -87,6 +100,11 @@ fn path_items() -> Value {
         "/v1/units/{unit}/start": {
             "post": unit("startUnit").with_summary("Start a unit that was stopped or has failed.")
                 .with_response("UnitStatus").with_error_statuses(&BODILESS_CHANGE_ERRORS)
+        },
+        "/v1/plan": {
+            "get": new_operation("getPlan")
+                .with_summary("What the planner would do with the tasks of the cluster, and why.")
+                .with_response("ClusterPlan")
         },
         "/v1/nodes": {
             "get": new_operation("listNodes").with_summary("The nodes of the cluster.").with_response("NodeList")

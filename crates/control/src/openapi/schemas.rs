@@ -180,6 +180,7 @@ fn task_of(what: &str, path: Value) -> Value {
             ("replicas", range_schema(&REPLICAS)),
             ("device", schema_reference("Device")),
             ("node", schema_reference("Node")),
+            ("input_node", pattern_schema(NODE_PATTERN)),
             ("batching", schema_reference("Batching")),
             ("max_rows", range_schema(&ROWS)),
         ],
@@ -363,11 +364,96 @@ fn cluster_schemas() -> Schemas {
                     ("gpus", array_schema(string_schema())),
                     (
                         "round_trip_ms",
-                        with_description(number_or_null, "Milliseconds to it and back."),
+                        with_description(number_or_null.clone(), "Milliseconds to it and back."),
                     ),
                     ("http", text_or_null()),
                     ("grpc", text_or_null()),
                     ("units", array_schema(string_schema())),
+                ],
+            ),
+        ),
+        (
+            "ClusterPlan",
+            object_schema(
+                4,
+                [
+                    ("strategy", string_schema()),
+                    ("tasks", array_schema(schema_reference("TaskPlan"))),
+                    ("links", array_schema(schema_reference("Link"))),
+                    ("moves", array_schema(schema_reference("Move"))),
+                    (
+                        "reason",
+                        with_description(
+                            string_schema(),
+                            "Why there is no plan, where there is none.",
+                        ),
+                    ),
+                    (
+                        "problem",
+                        with_description(
+                            json!({"type": "object"}),
+                            "What was planned for, as `tessera plan placement` takes it.",
+                        ),
+                    ),
+                ],
+            ),
+        ),
+        (
+            "TaskPlan",
+            object_schema(
+                8,
+                [
+                    ("task", string_schema()),
+                    ("input_node", pattern_schema(NODE_PATTERN)),
+                    ("nodes", array_schema(string_schema())),
+                    ("planned_nodes", array_schema(string_schema())),
+                    ("expected_ms", number_or_null.clone()),
+                    ("planned_ms", number()),
+                    ("requests_per_minute", number()),
+                    ("moves", json!({"type": "boolean"})),
+                    (
+                        "reason",
+                        with_description(
+                            string_schema(),
+                            "Why it stays, where another plan is better.",
+                        ),
+                    ),
+                ],
+            ),
+        ),
+        (
+            "Link",
+            object_schema(
+                6,
+                [
+                    ("from", pattern_schema(NODE_PATTERN)),
+                    ("to", pattern_schema(NODE_PATTERN)),
+                    ("round_trip_ms", number_or_null.clone()),
+                    ("megabits_per_second", number_or_null.clone()),
+                    ("probe_bytes", with_description(count_schema(), "Sent to find that out.")),
+                    ("is_cut", json!({"type": "boolean"})),
+                ],
+            ),
+        ),
+        (
+            "Move",
+            object_schema(
+                7,
+                [
+                    ("task", string_schema()),
+                    ("decided_ms", with_description(count_schema(), "In milliseconds since 1970.")),
+                    ("from", array_schema(string_schema())),
+                    ("to", array_schema(string_schema())),
+                    ("before_ms", number_or_null.clone()),
+                    ("after_ms", number()),
+                    (
+                        "took_ms",
+                        with_description(
+                            number_or_null,
+                            "Until requests went there; null while they do not.",
+                        ),
+                    ),
+                    ("error", string_schema()),
                 ],
             ),
         ),

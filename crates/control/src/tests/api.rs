@@ -298,5 +298,8 @@ async fn events_come_as_they_happen_and_those_that_were_missed_are_counted() {
 #[tokio::test]
 async fn the_document_describes_the_interface() {
     let setup = Setup::new();
-    assert_eq!(get(&setup, "/openapi.json").await, (200, crate::openapi_document()));
+    let (status, document) = get(&setup, "/openapi.json").await;
+    assert_eq!((status, &document), (200, &crate::openapi::host_openapi_document()));
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.contains_key("/v1/units") && !paths.contains_key("/v1/nodes"));
 }

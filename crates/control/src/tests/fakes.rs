@@ -322,7 +322,32 @@ impl Setup {
         let rows: Arc<dyn crate::RowStore> = Arc::new(crate::MemoryRows::default());
         let members = crate::MemberRegistry::open(Arc::clone(&rows), config).unwrap();
         let members = Arc::new(members);
-        let site = crate::ClusterSite::start(Arc::default(), Arc::clone(&members), rows);
+        let site = crate::ClusterSite::start(crate::ClusterSiteParts {
+            nodes: Arc::default(),
+            members: Arc::clone(&members),
+            rows,
+            content: Arc::new(NoContent),
+            placement: crate::PlacementChoice::from_name("exact").unwrap(),
+        });
         crate::controller_router(&self.manager, &crate::ClusterAdmin::new(members, site))
+    }
+}
+
+/// The content of a cluster that has none.
+struct NoContent;
+
+impl crate::ContentReader for NoContent {
+    fn read_content(
+        &self,
+        _: &str,
+        _: ContentHash,
+        _: u64,
+        _: usize,
+    ) -> Result<crate::ContentSlice> {
+        Err(Error::not_found("there is no content"))
+    }
+
+    fn weight_bytes(&self, _: ContentHash) -> Result<u64> {
+        Err(Error::not_found("there is no content"))
     }
 }

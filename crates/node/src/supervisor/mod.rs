@@ -27,6 +27,7 @@ use crate::instance_slot::{InstanceSlot, InstanceState, PingTarget};
 use crate::memory::HostMemory;
 use crate::permits::MachineCorePermits;
 use crate::process_protocol::UnitProcessCommand;
+use crate::profiled_blocks::ProfiledBlocks;
 use crate::run_memory::RunMemory;
 use crate::run_watch::RunWatch;
 use crate::worker::{Heartbeat, LocalWorkers};
@@ -143,6 +144,8 @@ pub(crate) struct SupervisorInner {
     peers: Arc<Peers>,
     slots: Mutex<BTreeMap<(UnitId, usize), InstanceSlot>>,
     facts: Mutex<HashMap<UnitId, UnitFacts>>,
+    /// What blocks take here that were tried by themselves.
+    profiled: Mutex<ProfiledBlocks>,
     /// Bytes of the weights of units that were looked at, until they are removed.
     pub(crate) weight_bytes: Mutex<HashMap<UnitId, u64>>,
     events: Box<dyn Fn(NodeEvent) + Send + Sync>,
@@ -185,6 +188,7 @@ impl NodeSupervisor {
             peers,
             slots: Mutex::default(),
             facts: Mutex::default(),
+            profiled: Mutex::default(),
             weight_bytes: Mutex::default(),
             events: Box::new(events),
             pings: AtomicU64::new(1),
@@ -387,6 +391,12 @@ impl NodeSupervisor {
                 },
             })
             .collect()
+    }
+
+    /// Finds out how long a unit would take here. Its blocks have to be there, their weights not.
+    /// Takes as long as a few runs of it.
+    pub fn profile_unit(&self, unit: &Unit) -> Result<Calibration> {
+        self.0.profile_unit(unit)
     }
 
     /// What is known of a unit that was loaded.

@@ -1,5 +1,6 @@
 //! How instances are started, and made known to all others.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, SendError};
@@ -12,12 +13,14 @@ use tessera_tensormq::Address;
 
 use super::ending::stop_instance;
 use super::{NodeEvent, SupervisorInner, UnitFacts};
-use crate::calibration::calibrate_unit;
+use crate::calibration::{Calibration, calibrate_unit, warm_up_known_unit};
 use crate::executor::{UnitMemory, UnitResources};
 use crate::instance::{ReadyInstance, RunningInstance, UnitProcess};
 use crate::instance_slot::{InstanceState, instance_name};
 use crate::process_protocol::{Loss, StartUnit, UnitProcessCommand};
+use crate::program_source::ProgramSource;
 use crate::start_progress::start_timeout;
+use crate::substitute_weights::SubstituteWeights;
 use crate::unit::LoadedUnit;
 use crate::worker::{NoLossReporter, Worker, WorkerParts};
 use tessera_core::lock;
@@ -109,22 +112,48 @@ impl SupervisorInner {
         }
     }
 
-    fn load_threads(&self, unit: &Unit, name: &str) -> Result<(RunningInstance, Address)> {
+    /// Loads the blocks of a unit into this process.
+    fn load_unit(
+        &self,
+        unit: &Unit,
+        source: &dyn ProgramSource,
+        cache: Option<PathBuf>,
+    ) -> Result<LoadedUnit> {
         let resources = UnitResources {
             permits: Arc::new(self.cores.clone()),
             memory: UnitMemory::InProcess(Arc::clone(&self.memory)),
             run_memory: Arc::clone(&self.run_memory),
             run_watch: Arc::clone(&self.run_watch),
         };
-        let options = LoadOptions {
-            cache: self.options.cache.clone(),
-            cuda: self.options.cuda,
-            ..LoadOptions::default()
+        let options = LoadOptions { cache, cuda: self.options.cuda, ..LoadOptions::default() };
+        LoadedUnit::load_blocks(Arc::clone(&self.engine), source, unit, resources, options)
+    }
+
+    /// What a unit's blocks were found to take, or what trying it shows.
+    fn known_calibration(&self, unit: &Unit, loaded: &LoadedUnit) -> Calibration {
+        let Some(known) = lock(&self.profiled).calibration_of(unit) else {
+            return calibrate_unit(unit, loaded);
         };
-        let engine = Arc::clone(&self.engine);
-        let loaded = LoadedUnit::load_blocks(engine, &self.repository, unit, resources, options)?;
+        warm_up_known_unit(unit, loaded);
+        known
+    }
+
+    /// Finds out how long a unit takes here, without its weights: others stand for them.
+    pub(super) fn profile_unit(&self, unit: &Unit) -> Result<Calibration> {
+        // Nothing of it is kept: it is not the block that it looks like.
+        let loaded = self.load_unit(unit, &SubstituteWeights(&self.repository), None)?;
+        let calibration = calibrate_unit(unit, &loaded);
+        if calibration.time.is_zero() {
+            return Err(Error::engine("it could not be run on inputs that were made up"));
+        }
+        lock(&self.profiled).add_profile(unit, calibration);
+        Ok(calibration)
+    }
+
+    fn load_threads(&self, unit: &Unit, name: &str) -> Result<(RunningInstance, Address)> {
+        let loaded = self.load_unit(unit, &self.repository, self.options.cache.clone())?;
         let facts = self.facts_of(&unit.id).unwrap_or_else(|| UnitFacts {
-            calibration: calibrate_unit(unit, &loaded),
+            calibration: self.known_calibration(unit, &loaded),
             weight_bytes: loaded.weight_bytes(),
             is_fused: loaded.is_fused(),
         });

@@ -14,6 +14,9 @@ pub struct Heartbeat {
     pub overdue_ms: u64,
     /// Requests that were run.
     pub done: u64,
+    /// How long those took together, each with what it ran together with, in microseconds.
+    #[serde(default)]
+    pub run_us: u64,
     /// What it did on a device with memory of its own, and what it has there.
     #[serde(default)]
     pub device: DeviceUse,

@@ -83,6 +83,8 @@ struct WorkerInner {
     /// Per thread, since when it computes, by the host's clock; 0 while it does not.
     busy_since: Vec<AtomicU64>,
     done: AtomicU64,
+    /// How long those took together, in microseconds.
+    run_us: AtomicU64,
 }
 
 impl Worker {
@@ -110,6 +112,7 @@ impl Worker {
             is_gathering: AtomicBool::new(false),
             busy_since: (0..count).map(|_| AtomicU64::new(0)).collect(),
             done: AtomicU64::new(0),
+            run_us: AtomicU64::new(0),
         });
         let local: Arc<dyn LocalWorker> = Arc::<WorkerInner>::clone(&shared);
         let context = &shared.context;
@@ -143,6 +146,7 @@ impl Worker {
             busy_ms: longest.map_or(0, |ns| (ns / 1_000_000).max(1)),
             overdue_ms: runs.longest_overdue().map_or(0, |time| time.as_millis() as u64),
             done: self.shared.done.load(Ordering::Relaxed),
+            run_us: self.shared.run_us.load(Ordering::Relaxed),
             device: self.shared.unit.executor().device_use(),
         }
     }
@@ -266,6 +270,8 @@ impl WorkerInner {
         match executor.run_batch(&run, &mut permit) {
             Ok(ExecutedBatch { results, timing, afterwards }) => {
                 // Before it is sent on: whoever has the answer may ask for the count.
+                let took = Deadline::now().nanoseconds().saturating_sub(started) / 1000;
+                self.run_us.fetch_add(took * batch.len() as u64, Ordering::Relaxed);
                 self.done.fetch_add(batch.len() as u64, Ordering::Relaxed);
                 let all = batch.into_iter().zip(results).zip(&rows);
                 let executed = all.filter_map(|((item, result), &rows)| {

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tessera_cluster::wire::{
-    AssignmentApplied, AssignmentDrained, NodeDescription, NodeOrder, NodeReport, NodeState, Pong,
-    UnitReports, node_order, node_report,
+    AssignmentApplied, AssignmentDrained, LinkReports, NodeDescription, NodeOrder, NodeReport,
+    NodeState, Pong, TaskTraffics, UnitProfiles, UnitReports, node_order, node_report,
 };
 use tessera_cluster::{
     ControllerAddress, ControllerConnection, JoinedNode, NodeAssignment, NodeSession,
@@ -16,6 +16,7 @@ use tessera_tensormq::TlsIdentity;
 use tokio::sync::{mpsc, watch};
 
 use super::identity_file::IdentityFile;
+use super::link_watch::{LINK_INTERVAL, have_changed};
 use super::workload::{DrainingTable, NodeWorkload};
 use crate::host_memory::available_memory_bytes;
 use crate::idle_cores::IdleCores;
@@ -180,11 +181,40 @@ async fn report_for(
     let mut last_units = None;
     let (mut applied, mut drained) = (0, 0);
     let mut ticks = tokio::time::interval(STATE_INTERVAL);
+    let mut link_ticks = tokio::time::interval(LINK_INTERVAL);
+    let (mut last_links, mut last_profiles, mut last_traffic) = (Vec::new(), None, Vec::new());
     loop {
         let is_tick = tokio::select! {
             _ = ticks.tick() => true,
+            _ = link_ticks.tick() => {
+                let links = workload.prober.estimates();
+                if have_changed(&last_links, &links) {
+                    let document = write_document(&links)?;
+                    let report = node_report::Report::Links(LinkReports { document });
+                    send_report(&reports, report).await?;
+                    last_links = links;
+                }
+                continue;
+            }
             () = workload.report_due.notified() => false,
         };
+        if is_tick {
+            workload.recent_times.update(&workload.node.supervisor.instance_statuses());
+            let traffic = workload.task_traffic();
+            if traffic != last_traffic {
+                let document = write_document(&traffic)?;
+                let report = node_report::Report::Traffic(TaskTraffics { document });
+                send_report(&reports, report).await?;
+                last_traffic = traffic;
+            }
+        }
+        let profiles = workload.candidates.profiles();
+        if last_profiles.as_ref() != Some(&profiles) {
+            let document = write_document(&profiles)?;
+            let report = node_report::Report::Profiles(UnitProfiles { document });
+            send_report(&reports, report).await?;
+            last_profiles = Some(profiles);
+        }
         let units = workload.unit_reports();
         if last_units.as_ref() != Some(&units) {
             let document = write_document(&units)?;

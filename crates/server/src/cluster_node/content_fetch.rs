@@ -1,32 +1,61 @@
 //! Content that a unit needs and this node lacks, fetched.
 
-use std::path::Path;
+use std::collections::BTreeSet;
 
 use tessera_cluster::ControllerConnection;
 use tessera_core::{ContentHash, Error, Result};
 use tessera_deploy::Unit;
 use tessera_repository::{ContentKind, ContentName, Repository};
 
+use super::workload::NodeWorkload;
+
 /// Fetches what a unit needs and the repository does not have.
 pub(super) async fn fetch_unit(
-    repository: &Path,
+    workload: &NodeWorkload,
     unit: &Unit,
     connection: Option<&ControllerConnection>,
 ) -> Result<()> {
-    let repository = Repository::open(repository)?;
-    let mut hashes: Vec<ContentHash> = unit.block_hashes().collect();
-    hashes.sort_unstable();
-    hashes.dedup();
-    for hash in hashes {
-        let block = ContentName { kind: ContentKind::Block, hash };
-        if !repository.has_content(block) {
-            fetch_content(&repository, block, connection).await?;
-        }
+    fetch_blocks(workload, unit, connection).await?;
+    let repository = Repository::open(&workload.repository)?;
+    for hash in distinct_blocks(unit) {
         for weight in repository.missing_weights(hash)? {
-            fetch_content(&repository, weight, connection).await?;
+            fetch_missing(workload, &repository, weight, connection).await?;
         }
     }
     Ok(())
+}
+
+/// Fetches the blocks of a unit without their weights.
+pub(super) async fn fetch_blocks(
+    workload: &NodeWorkload,
+    unit: &Unit,
+    connection: Option<&ControllerConnection>,
+) -> Result<()> {
+    let repository = Repository::open(&workload.repository)?;
+    for hash in distinct_blocks(unit) {
+        let block = ContentName { kind: ContentKind::Block, hash };
+        fetch_missing(workload, &repository, block, connection).await?;
+    }
+    Ok(())
+}
+
+/// Fetches some content unless it is there. Several may want the same: one at a time fetches, and
+/// the next finds it.
+async fn fetch_missing(
+    workload: &NodeWorkload,
+    repository: &Repository,
+    name: ContentName,
+    connection: Option<&ControllerConnection>,
+) -> Result<()> {
+    let _fetching = workload.fetching.lock().await;
+    if repository.has_content(name) {
+        return Ok(());
+    }
+    fetch_content(repository, name, connection).await
+}
+
+fn distinct_blocks(unit: &Unit) -> BTreeSet<ContentHash> {
+    unit.block_hashes().collect()
 }
 
 /// Fetches some content, from where an earlier try stopped.

@@ -3,9 +3,12 @@
 
 mod agent;
 mod assignment_file;
+mod candidates;
 mod content_fetch;
 mod gateway_service;
 mod identity_file;
+mod link_watch;
+mod recent_times;
 mod unit_keeper;
 mod workload;
 
@@ -16,11 +19,12 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use tessera_cluster::wire::{GatewayDescription, NodeDescription};
+use tessera_cluster::wire::{GatewayDescription, NodeDescription, ProbeDescription};
 use tessera_cluster::{ControllerAddress, JoinedNode, join_cluster, write_document};
 use tessera_core::{Error, Result};
 use tessera_identity::{JoinToken, NodeName};
 use tessera_node::NodeEvent;
+use tessera_probe::LinkProber;
 use tessera_repository::Repository;
 use tessera_telemetry::{RequestObserver, TakeSample};
 use tessera_tensormq::TlsIdentity;
@@ -39,8 +43,11 @@ use crate::telemetry::{TelemetryConfig, serve_telemetry};
 use crate::transport::{NetworkConfig, TransportConfig, TransportPart};
 use agent::{ControllerLink, NodeAgent, drain_tables};
 use assignment_file::AssignmentFile;
+use candidates::{Candidates, keep_candidates};
 use gateway_service::ClusterService;
 use identity_file::IdentityFile;
+use link_watch::watch_links;
+use recent_times::RecentTimes;
 use unit_keeper::keep_units;
 use workload::{NodeWorkload, WorkloadState};
 
@@ -74,6 +81,8 @@ pub struct ClusterNodeConfig {
     pub address: IpAddr,
     /// See `address`.
     pub advertise: String,
+    /// How far it is from where inputs come from: requests never go back to a lower tier.
+    pub tier: u32,
     /// Where the protocol is spoken, where it has a gateway.
     pub gateway: Option<GatewayConfig>,
     /// Where spans are sent.
@@ -178,7 +187,7 @@ impl ClusterNodeConfig {
             engine: workload.node.engine_name(),
             cores: workload.cores.get(),
         };
-        let description = describe_node(&status, &workload)?;
+        let description = self.describe_node(&status, &workload)?;
         let (closing, closed) = shutdown_channel();
         let audit = Arc::new(AuditTrail::open(&state_folder(&self.repository))?);
         let context = PortContext { access, audit, closed };
@@ -197,6 +206,8 @@ impl ClusterNodeConfig {
         restored.map_err(|error| Error::engine(error.to_string()))?;
         let link = Arc::<ControllerLink>::default();
         keep_units(&workload, Arc::clone(&link));
+        keep_candidates(&workload, Arc::clone(&link));
+        watch_links(&workload, tls.clone());
         let agent = Arc::new(NodeAgent {
             controllers: self.controllers,
             identity: Mutex::new(identity),
@@ -212,6 +223,7 @@ impl ClusterNodeConfig {
         // One that has something to do goes on without a controller.
         let waiting = was_attached.wait_for(|attached| *attached);
         tokio::time::timeout(ATTACH_TIME, waiting).await.ok();
+        tessera_engine::release_executable_pages();
         Ok(ClusterNode { agent, status, drain: self.drain, closing, running, attached })
     }
 
@@ -299,35 +311,48 @@ impl ClusterNodeConfig {
             units_changed: Notify::new(),
             report_due: Notify::new(),
             draining,
+            fetching: tokio::sync::Mutex::default(),
+            prober: LinkProber::start(self.address)?,
+            candidates: Candidates::default(),
+            recent_times: RecentTimes::default(),
         });
         // Set once, here.
         listening.set(Arc::downgrade(&workload)).ok();
         Ok(workload)
     }
-}
 
-fn describe_node(status: &ClusterNodeStatus, workload: &NodeWorkload) -> Result<NodeDescription> {
-    let gateway = match (&workload.dispatch, status.http, status.grpc) {
-        (Some(dispatch), Some(http), Some(grpc)) => {
-            let address = dispatch.dispatcher.reply_address();
-            Some(GatewayDescription {
-                reply_inbox: address.inbox.clone(),
-                reply_address: write_document(address)?,
-                http: http.to_string(),
-                grpc: grpc.to_string(),
-            })
-        }
-        _ => None,
-    };
-    Ok(NodeDescription {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        engine: status.engine.clone(),
-        cores: u32::try_from(status.cores).unwrap_or(u32::MAX),
-        memory: host_memory_bytes(),
-        gpus: Vec::new(),
-        run_id: workload.endpoint.id(),
-        gateway,
-    })
+    fn describe_node(
+        &self,
+        status: &ClusterNodeStatus,
+        workload: &NodeWorkload,
+    ) -> Result<NodeDescription> {
+        let gateway = match (&workload.dispatch, status.http, status.grpc) {
+            (Some(dispatch), Some(http), Some(grpc)) => {
+                let address = dispatch.dispatcher.reply_address();
+                Some(GatewayDescription {
+                    reply_inbox: address.inbox.clone(),
+                    reply_address: write_document(address)?,
+                    http: http.to_string(),
+                    grpc: grpc.to_string(),
+                })
+            }
+            _ => None,
+        };
+        Ok(NodeDescription {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            engine: status.engine.clone(),
+            cores: u32::try_from(status.cores).unwrap_or(u32::MAX),
+            memory: host_memory_bytes(),
+            gpus: Vec::new(),
+            run_id: workload.endpoint.id(),
+            gateway,
+            probe: Some(ProbeDescription {
+                address: format!("{}:{}", self.advertise, workload.prober.port()?),
+                key: workload.prober.key().to_string(),
+            }),
+            tier: self.tier,
+        })
+    }
 }
 
 impl ClusterNode {

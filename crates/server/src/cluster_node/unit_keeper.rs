@@ -83,7 +83,8 @@ async fn start_one(
             "isolation: nodes of a cluster run units on threads; expected \"thread\"",
         ));
     }
-    fetch_unit(&workload.repository, unit, link.current().as_ref()).await?;
+    fetch_unit(workload, unit, link.current().as_ref()).await?;
+    workload.candidates.note_at_hand(unit);
     let (starting, unit) = (Arc::clone(workload), Arc::clone(unit));
     let started = tokio::task::spawn_blocking(move || starting.start_unit(&unit)).await;
     started.map_err(|error| Error::lost(format!("starting a unit: {error}")))?

@@ -8,16 +8,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tessera_cluster::{NodeAssignment, PeerAddresses, UnitInstances, UnitReport, UnitState};
+use tessera_cluster::{
+    NodeAssignment, PeerAddresses, TaskTraffic, UnitInstances, UnitReport, UnitState,
+};
 use tessera_core::{Result, lock};
 use tessera_deploy::{TaskRoute, Unit, UnitId};
-use tessera_dispatch::{Dispatcher, RouteChange, UnitEntry};
+use tessera_dispatch::{Dispatcher, RouteChange, TaskEntry, UnitEntry};
 use tessera_node::{InstanceState, InstanceStatus, NodeEvent};
+use tessera_probe::LinkProber;
 use tessera_telemetry::SystemSample;
 use tessera_tensormq::{Address, Endpoint};
 use tokio::sync::{Notify, mpsc};
 
 use super::assignment_file::{AssignmentFile, KeptAssignment};
+use super::candidates::Candidates;
+use super::link_watch::probe_peers;
+use super::recent_times::RecentTimes;
 use crate::gateway::DispatchPart;
 use crate::node::{NodePart, instance_window};
 use crate::system_sample::SampledParts;
@@ -44,6 +50,14 @@ pub(super) struct NodeWorkload {
     pub(super) report_due: Notify,
     /// Takes assignments whose earlier requests are waited for.
     pub(super) draining: mpsc::UnboundedSender<DrainingTable>,
+    /// Held while some content is fetched.
+    pub(super) fetching: tokio::sync::Mutex<()>,
+    /// Finds out how the links to other nodes are.
+    pub(super) prober: LinkProber,
+    /// What could run here, and how long it takes.
+    pub(super) candidates: Candidates,
+    /// How long units took lately.
+    pub(super) recent_times: RecentTimes,
 }
 
 /// What a node is to do, and how far it is.
@@ -123,6 +137,12 @@ impl NodeWorkload {
         }
         if let Some(units) = &assignment.units {
             self.set_units(units);
+        }
+        if let Some(probed) = &assignment.probed {
+            self.prober.set_peers(probe_peers(probed));
+        }
+        if let Some(candidates) = &assignment.candidates {
+            self.candidates.set_wanted(candidates.clone());
         }
         {
             let mut state = lock(&self.state);
@@ -281,6 +301,7 @@ impl NodeWorkload {
                 instances: own.map(|status| self.instance_detail(status)).collect(),
                 window: instance_window(&assigned.unit, calibration.as_ref(), self.cores),
                 run_time: calibration.as_ref().map_or(Duration::ZERO, |known| known.time),
+                recent_time: self.recent_times.time_of(id),
                 weight_bytes: facts.map_or(0, |facts| facts.weight_bytes as u64),
                 max_batch_rows: calibration
                     .and_then(|known| known.batching)
@@ -305,6 +326,21 @@ impl NodeWorkload {
             restarts: status.restarts,
             requests: status.heartbeat.done,
         }
+    }
+
+    /// What its gateway has done for each task.
+    pub(super) fn task_traffic(&self) -> Vec<TaskTraffic> {
+        let Some(dispatcher) = self.dispatcher() else { return Vec::new() };
+        let traffic = |entry: &Arc<TaskEntry>| {
+            let exits = entry.list_exits().into_iter().map(|(name, _, taken)| (name, taken));
+            TaskTraffic {
+                task: entry.route.task.clone(),
+                answered: entry.statistics().success.count,
+                exits: exits.collect(),
+                in_flight: dispatcher.task_in_flight(&entry.route.task) as u64,
+            }
+        };
+        dispatcher.list_tasks().iter().map(traffic).collect()
     }
 
     /// All of it at this moment, as telemetry shows it.

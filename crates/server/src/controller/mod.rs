@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tessera_control::{
-    ClusterAdmin, ClusterSite, IntentRows, Manager, MemberRegistry, NodeTable, RedbRows,
-    RegistryConfig, RowStore, TaskDefaults, cluster_services, controller_router,
+    ClusterAdmin, ClusterSite, ClusterSiteParts, IntentRows, Manager, MemberRegistry, NodeTable,
+    PlacementChoice, RedbRows, RegistryConfig, RowStore, TaskDefaults, cluster_services,
+    controller_router,
 };
 use tessera_core::{Error, Result};
 use tessera_identity::NodeName;
@@ -49,6 +50,8 @@ pub struct ControllerConfig {
     pub defaults: TaskDefaults,
     /// How long a node's certificate is good.
     pub certificate_life: Duration,
+    /// How tasks are placed that don't say where they run.
+    pub placement: PlacementChoice,
     /// What is served from the start on.
     pub models: ModelFilesConfig,
 }
@@ -112,12 +115,18 @@ impl ControllerConfig {
         };
         let members = Arc::new(MemberRegistry::open(Arc::clone(&rows), registry)?);
         let nodes = Arc::new(NodeTable::new(members.begin_epoch()?));
-        let site = ClusterSite::start(Arc::clone(&nodes), Arc::clone(&members), Arc::clone(&rows));
+        let content = Arc::new(RepositoryContent::new(self.repository.clone()));
+        let site = ClusterSite::start(ClusterSiteParts {
+            nodes: Arc::clone(&nodes),
+            members: Arc::clone(&members),
+            rows: Arc::clone(&rows),
+            content: Arc::clone(&content) as Arc<_>,
+            placement: self.placement.clone(),
+        });
         let store = Arc::new(IntentRows::with_copy_beside(rows, &path));
         let catalogue = Arc::new(RepositoryCatalogue::open(self.repository.clone())?);
         let manager =
             Manager::new(store as Arc<_>, catalogue, Arc::new(site.clone()), self.defaults);
-        let content = Arc::new(RepositoryContent::new(self.repository.clone()));
         let services = cluster_services(Arc::clone(&members), nodes, content);
         let identity = ControllerIdentity::new(self.name, Arc::clone(&members))?;
         let (closing, closed) = shutdown_channel();

@@ -29,4 +29,8 @@ impl ContentReader for RepositoryContent {
         let read = Repository::open(&self.repository)?.read_content_range(name, offset, most)?;
         Ok(ContentSlice { total: read.total, bytes: read.bytes.into() })
     }
+
+    fn weight_bytes(&self, block: ContentHash) -> Result<u64> {
+        Ok(Repository::open(&self.repository)?.read_block(block)?.weight_bytes() as u64)
+    }
 }

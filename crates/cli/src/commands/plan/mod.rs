@@ -1,5 +1,6 @@
 //! `tessera plan`: where blocks and weights should be.
 
+mod cluster;
 mod eviction;
 mod fusion;
 mod outline;
@@ -10,15 +11,18 @@ mod residency;
 
 use std::path::Path;
 
-use crate::arguments::plan::PlanCommand;
+use crate::arguments::plan::{PlanArguments, PlanCommand};
 use outline::run_planner;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tessera_command::problem_file;
 use tessera_core::Result;
 
-pub(super) fn run_plan(command: &PlanCommand) -> Result<()> {
-    match command {
+pub(super) fn run_plan(arguments: &PlanArguments) -> Result<()> {
+    let Some(planner) = &arguments.planner else {
+        return cluster::show_cluster_plan(&arguments.cluster);
+    };
+    match planner {
         PlanCommand::Placement(arguments) => run_planner(arguments),
         PlanCommand::Overflow(arguments) => run_planner(arguments),
         PlanCommand::Residency(arguments) => run_planner(arguments),

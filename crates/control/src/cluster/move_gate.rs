@@ -1,0 +1,141 @@
+//! When a task may move: not for every change of a link, and less and less often where moving does
+//! not last.
+
+use std::time::{Duration, Instant};
+
+/// How long a plan must have been the better one.
+const CONFIRMATION: Duration = Duration::from_millis(400);
+/// How long a task stays where it is at least.
+const SHORTEST_STAY: Duration = Duration::from_secs(2);
+/// How long it stays at most where it has moved often.
+const LONGEST_STAY: Duration = Duration::from_secs(60);
+/// Where a task has stayed for so long, moving did last.
+const CALM: Duration = Duration::from_secs(30);
+/// Share of a latency that has to be gained, and the least that is worth it.
+const LEAST_GAIN: f64 = 0.05;
+const LEAST_GAIN_SECONDS: f64 = 0.0005;
+
+/// Decides for one task.
+#[derive(Debug, Default)]
+pub(super) struct MoveGate {
+    moved: Option<Instant>,
+    stay: Duration,
+    /// Where it would go, and since when.
+    wish: Option<(Vec<usize>, Instant)>,
+}
+
+/// What a move would bring a task.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MoveGain {
+    /// What a request takes today; none where the plan of today can't stay.
+    pub(super) current_seconds: Option<f64>,
+    /// What it would take.
+    pub(super) planned_seconds: f64,
+    /// What fetching costs each request of the next minute.
+    pub(super) moving_seconds: f64,
+}
+
+/// What becomes of a wish to move.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// It moves.
+    Move,
+    /// Not now, and why.
+    Stay(String),
+}
+
+impl MoveGate {
+    /// Whether a task may go to these nodes.
+    pub(super) fn judge(&mut self, target: &[usize], gain: &MoveGain, now: Instant) -> Verdict {
+        let Some(current) = gain.current_seconds else {
+            return Verdict::Move;
+        };
+        let gained = current - gain.planned_seconds;
+        let needed = (LEAST_GAIN * current).max(LEAST_GAIN_SECONDS) + gain.moving_seconds;
+        if gained < needed {
+            self.wish = None;
+            return Verdict::Stay(format!(
+                "it would gain {:.1} ms of {:.1}, and {:.1} are needed for it to pay",
+                gained * 1e3,
+                current * 1e3,
+                needed * 1e3
+            ));
+        }
+        let since = match &self.wish {
+            Some((known, since)) if known == target => *since,
+            _ => {
+                self.wish = Some((target.to_vec(), now));
+                now
+            }
+        };
+        let stayed = self.moved.map(|moved| now.saturating_duration_since(moved));
+        if let Some(stayed) = stayed.filter(|stayed| *stayed < self.stay) {
+            return Verdict::Stay(format!(
+                "it moved {:.1} s ago, and stays for {:.0} as it has moved often",
+                stayed.as_secs_f64(),
+                self.stay.as_secs_f64()
+            ));
+        }
+        if now.saturating_duration_since(since) < CONFIRMATION {
+            return Verdict::Stay("whether it lasts is looked at for a moment".to_owned());
+        }
+        Verdict::Move
+    }
+
+    /// Nothing better is known.
+    pub(super) fn forget_wish(&mut self) {
+        self.wish = None;
+    }
+
+    /// It has moved.
+    pub(super) fn note_move(&mut self, now: Instant) {
+        let is_calm = self.moved.is_none_or(|moved| now.saturating_duration_since(moved) >= CALM);
+        self.stay = if is_calm { SHORTEST_STAY } else { (2 * self.stay).min(LONGEST_STAY) };
+        self.moved = Some(now);
+        self.wish = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GAIN: MoveGain =
+        MoveGain { current_seconds: Some(0.4), planned_seconds: 0.2, moving_seconds: 0.0 };
+
+    #[test]
+    fn a_task_moves_when_it_pays_and_lasts() {
+        let start = Instant::now();
+        let mut gate = MoveGate::default();
+        let little = MoveGain { planned_seconds: 0.39, ..GAIN };
+        assert!(matches!(gate.judge(&[1], &little, start), Verdict::Stay(_)));
+        let dear = MoveGain { moving_seconds: 0.3, ..GAIN };
+        assert!(matches!(gate.judge(&[1], &dear, start), Verdict::Stay(_)));
+        assert!(matches!(gate.judge(&[1], &GAIN, start), Verdict::Stay(_)));
+        let later = start + Duration::from_millis(500);
+        assert!(matches!(gate.judge(&[2], &GAIN, later), Verdict::Stay(_)));
+        assert_eq!(gate.judge(&[2], &GAIN, later + CONFIRMATION), Verdict::Move);
+        let cut = MoveGain { current_seconds: None, ..GAIN };
+        gate.note_move(later);
+        assert_eq!(gate.judge(&[1], &cut, later), Verdict::Move);
+    }
+
+    #[test]
+    fn a_link_that_flaps_for_a_minute_moves_a_task_at_most_six_times() {
+        let start = Instant::now();
+        let mut gate = MoveGate::default();
+        let (mut at, mut moves) = (0, 0);
+        for tick in 0..240 {
+            let now = start + Duration::from_millis(250) * tick;
+            // The link is bad in every other second.
+            let best = (tick as usize / 4) % 2;
+            if best != at && gate.judge(&[best], &GAIN, now) == Verdict::Move {
+                gate.note_move(now);
+                (at, moves) = (best, moves + 1);
+            } else if best == at {
+                gate.forget_wish();
+            }
+        }
+        assert!((1..=6).contains(&moves), "{moves}");
+    }
+}

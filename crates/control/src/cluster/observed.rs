@@ -1,0 +1,364 @@
+//! What is known of nodes and links at a moment, as a problem of placement.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tessera_core::ContentHash;
+use tessera_deploy::{Unit, UnitId};
+use tessera_plan::placement::{
+    ExitSetting, MigrationCost, ModelPlan, PlacementLayer, PlacementModel, PlacementNode,
+    PlacementPlan, PlacementProblem,
+};
+
+use super::node_table::KnownNode;
+use super::task_blocks::TaskBlocks;
+
+/// Most nodes that are thought of: those that compute the most, and all with gateways.
+pub(super) const MOST_NODES: usize = 24;
+/// What tensors get of a link beside headers and encryption.
+const PAYLOAD_SHARE: f64 = 0.93;
+/// Milliseconds that a hop takes beside the way: encryption, queues, threads.
+const HOP_MS: f64 = 0.4;
+/// What is said of a time that nobody has measured: nothing is placed there.
+pub(super) const UNKNOWN_MS: f64 = 1e9;
+/// How long it is remembered what a unit took under load.
+const FACTOR_MEMORY: Duration = Duration::from_secs(600);
+/// How far what happens may be from what was found alone.
+const FACTOR_RANGE: (f64, f64) = (0.2, 50.0);
+
+/// How much longer than alone blocks take where they run, as it was seen.
+#[derive(Default)]
+pub(super) struct LearnedFactors(HashMap<(String, ContentHash), (f64, Instant)>);
+
+impl LearnedFactors {
+    /// Looks at what units took lately.
+    pub(super) fn update(
+        &mut self,
+        nodes: &BTreeMap<String, KnownNode>,
+        units: &BTreeMap<UnitId, Arc<Unit>>,
+        alone: &HashMap<ContentHash, UnitId>,
+    ) {
+        let now = Instant::now();
+        self.0.retain(|_, (_, at)| now.saturating_duration_since(*at) < FACTOR_MEMORY);
+        for (name, node) in nodes {
+            for (id, report) in &node.units {
+                let (Some(unit), Some(recent)) = (units.get(id), report.recent_time) else {
+                    continue;
+                };
+                let times = unit.block_hashes().map(|hash| node.profile_of(alone.get(&hash)?));
+                let Some(expected) = times.sum::<Option<Duration>>() else { continue };
+                if expected.is_zero() {
+                    continue;
+                }
+                let factor = recent.as_secs_f64() / expected.as_secs_f64();
+                let factor = factor.clamp(FACTOR_RANGE.0, FACTOR_RANGE.1);
+                for hash in unit.block_hashes() {
+                    self.0.insert((name.clone(), hash), (factor, now));
+                }
+            }
+        }
+    }
+
+    fn factor(&self, node: &str, block: ContentHash) -> Option<f64> {
+        self.0.get(&(node.to_owned(), block)).map(|(factor, _)| *factor)
+    }
+
+    /// What is to be expected of blocks at a node that did not run there yet.
+    fn usual_factor(&self, node: &str) -> Option<f64> {
+        let mut factors: Vec<f64> = self
+            .0
+            .iter()
+            .filter(|((at, _), _)| at == node)
+            .map(|(_, (factor, _))| *factor)
+            .collect();
+        factors.sort_by(f64::total_cmp);
+        factors.get(factors.len() / 2).copied()
+    }
+}
+
+/// Nodes that something may be placed at.
+pub(super) fn placeable_nodes<'a>(
+    nodes: &'a BTreeMap<String, KnownNode>,
+    drained: &[String],
+) -> Vec<(&'a str, &'a KnownNode)> {
+    let is_open = |name: &str, node: &KnownNode| {
+        node.is_attached() && !drained.iter().any(|drained| drained == name)
+    };
+    let open = nodes.iter().filter(|(name, node)| is_open(name, node));
+    let mut open: Vec<(&str, &KnownNode)> =
+        open.map(|(name, node)| (name.as_str(), node)).collect();
+    if open.len() > MOST_NODES {
+        let power = |node: &KnownNode| {
+            let gateway = node.description.gateway.is_some();
+            (gateway, node.description.cores)
+        };
+        open.sort_by_key(|(_, node)| std::cmp::Reverse(power(node)));
+        open.truncate(MOST_NODES);
+        open.sort_by_key(|(name, _)| *name);
+    }
+    open
+}
+
+/// The node that a task's requests come from: the one it names, or the gateway that answers the
+/// most of them.
+pub(super) fn input_node(
+    blocks: &TaskBlocks,
+    nodes: &BTreeMap<String, KnownNode>,
+) -> Option<String> {
+    if let Some(named) = &blocks.task.settings.input_node {
+        return nodes.contains_key(&**named).then(|| named.to_string());
+    }
+    let gateways =
+        nodes.iter().filter(|(_, node)| node.is_present() && node.description.gateway.is_some());
+    let answered = |node: &KnownNode| {
+        node.traffic.get(&blocks.task.name).map_or(0, |traffic| traffic.answered)
+    };
+    // The first by name where several answer as many.
+    let most = gateways.rev().max_by_key(|(_, node)| answered(node));
+    most.map(|(name, _)| name.clone())
+}
+
+/// A problem, and what its numbers stand for.
+pub(super) struct ObservedProblem {
+    pub(super) problem: PlacementProblem,
+    pub(super) nodes: Vec<Arc<str>>,
+    /// The tasks, one for each model.
+    pub(super) tasks: Vec<Arc<TaskBlocks>>,
+    /// Where they are today, where all of them are somewhere that is thought of.
+    pub(super) current: Option<PlacementPlan>,
+    /// Requests of the last minute, by task.
+    pub(super) requests: Vec<f64>,
+    /// For each task, node and block, bytes that would have to be fetched.
+    missing_bytes: Vec<Vec<Vec<u64>>>,
+}
+
+impl ObservedProblem {
+    /// Bytes that a task's blocks would have to be fetched for these nodes.
+    pub(super) fn missing_bytes(&self, task: usize, nodes: &[usize]) -> u64 {
+        let blocks = nodes.iter().enumerate();
+        blocks.map(|(block, &node)| self.missing_bytes[task][node][block]).sum()
+    }
+}
+
+/// What problems are made of.
+pub(super) struct Observation<'a> {
+    pub(super) nodes: &'a BTreeMap<String, KnownNode>,
+    pub(super) drained: &'a [String],
+    pub(super) factors: &'a LearnedFactors,
+    /// Whether all tasks are placed anew, so that what they have is free.
+    pub(super) places_all: bool,
+    /// Where each task's blocks are today.
+    pub(super) placed: &'a HashMap<String, Vec<Arc<str>>>,
+}
+
+impl Observation<'_> {
+    /// The problem of placing these tasks; `None` where their requests come from nowhere, or there
+    /// is nothing to place them at.
+    pub(super) fn problem_of(&self, tasks: &[Arc<TaskBlocks>]) -> Option<ObservedProblem> {
+        let mut open = placeable_nodes(self.nodes, self.drained);
+        let inputs: Option<Vec<String>> =
+            tasks.iter().map(|blocks| input_node(blocks, self.nodes)).collect();
+        let inputs = inputs?;
+        // Requests come in there, whatever else is given to it.
+        for input in &inputs {
+            if !open.iter().any(|(name, _)| name == input) {
+                let (name, node) = self.nodes.get_key_value(input)?;
+                open.push((name, node));
+            }
+        }
+        let names: Vec<Arc<str>> = open.iter().map(|(name, _)| Arc::from(*name)).collect();
+        let first_input = inputs.first()?;
+        let nodes = open.iter().map(|(name, node)| PlacementNode {
+            name: (*name).to_owned(),
+            tier: node.description.tier,
+            input: *name == first_input.as_str(),
+            kind: Some((*name).to_owned()),
+            flops_per_second: None,
+            memory_bytes: self.is_open(name).then(|| self.memory_of(node)).or(Some(0.0)),
+            storage_bytes: None,
+            watts: None,
+            joules_per_byte_sent: None,
+        });
+        let nodes: Vec<PlacementNode> = nodes.collect();
+        let (throughput, latency) = link_tables(&open, &self.links_in_use(tasks, &inputs));
+        let models = tasks.iter().zip(&inputs).map(|(blocks, input)| PlacementModel {
+            name: blocks.task.name.clone(),
+            weight: blocks.task.settings.weight.max(1) as f64,
+            input: Some(input.clone()),
+            reply_bytes: Some(blocks.reply_bytes),
+            input_bytes: None,
+            accuracy: None,
+            least_accuracy: None,
+            layers: self.layers_of(blocks, &open),
+        });
+        let problem = PlacementProblem {
+            nodes,
+            throughput_bits_per_second: throughput,
+            latency_ms: latency,
+            layers: Vec::new(),
+            models: models.collect(),
+            moving: MigrationCost { least_gain: 0.0, ..MigrationCost::default() },
+        };
+        let current = self.current_plan(tasks, &names, &problem);
+        let missing = tasks.iter().map(|blocks| {
+            let of_node = |(_, node): &(&str, &KnownNode)| {
+                let units = blocks.units.iter().zip(&blocks.weight_bytes);
+                units
+                    .map(|(unit, bytes)| if node.has_at_hand(&unit.id) { 0 } else { *bytes })
+                    .collect()
+            };
+            open.iter().map(of_node).collect()
+        });
+        Some(ObservedProblem {
+            problem,
+            current,
+            requests: tasks.iter().map(|blocks| self.requests_of(&blocks.task.name)).collect(),
+            missing_bytes: missing.collect(),
+            nodes: names,
+            tasks: tasks.to_vec(),
+        })
+    }
+
+    /// The links that requests of tasks pass where they are.
+    fn links_in_use(
+        &self,
+        tasks: &[Arc<TaskBlocks>],
+        inputs: &[String],
+    ) -> HashSet<(String, String)> {
+        let mut used = HashSet::new();
+        for (blocks, input) in tasks.iter().zip(inputs) {
+            let Some(placed) = self.placed.get(&blocks.task.name) else { continue };
+            let mut at = input.clone();
+            for node in placed {
+                used.insert((at, node.to_string()));
+                used.insert((node.to_string(), input.clone()));
+                at = node.to_string();
+            }
+        }
+        used
+    }
+
+    fn is_open(&self, name: &str) -> bool {
+        !self.drained.iter().any(|drained| drained == name)
+            && self.nodes.get(name).is_some_and(KnownNode::is_attached)
+    }
+
+    /// Memory for weights: what is there, and what our units have of it.
+    fn memory_of(&self, node: &KnownNode) -> f64 {
+        let own = node.units.values().map(|report| report.weight_bytes);
+        let own: u64 = if self.places_all { own.sum() } else { 0 };
+        node.node_state.available_memory as f64 * 0.8 + own as f64
+    }
+
+    fn requests_of(&self, task: &str) -> f64 {
+        let gateways = self.nodes.values();
+        gateways.map(|node| node.requests_per_minute(task)).sum()
+    }
+
+    fn layers_of(&self, blocks: &TaskBlocks, open: &[(&str, &KnownNode)]) -> Vec<PlacementLayer> {
+        let graph = &blocks.task.graph;
+        let mut left = 1.0;
+        let layer = |(number, unit): (usize, &Arc<Unit>)| {
+            let hash = graph.blocks[number].block;
+            let times = open.iter().map(|(name, node)| {
+                let known = node.profile_of(&unit.id).filter(|_| self.is_open(name));
+                let time =
+                    known.map(|time| time.as_secs_f64() * 1e3 * self.factor_of(name, node, hash));
+                ((*name).to_owned(), time.unwrap_or(UNKNOWN_MS))
+            });
+            let weights = blocks.weight_bytes[number] as f64;
+            let exit = graph.exit_of(number).map(|exit| {
+                let taken = self.exit_share(&blocks.task.name, &exit.output);
+                let rate = if left > 0.0 { (taken / left).clamp(0.0, 1.0) } else { 0.0 };
+                left -= taken;
+                ExitSetting { threshold: f64::from(exit.threshold), rate, accuracy: None }
+            });
+            PlacementLayer {
+                name: graph.blocks[number].outputs.first().map(|port| port.name.clone()),
+                block: Some(unit.id.to_string()),
+                flops: 0.0,
+                times_ms: times.collect(),
+                memory_bytes: weights,
+                storage_bytes: weights,
+                input_bytes: Some(blocks.input_bytes[number]),
+                output_bytes: None,
+                execution_probability: None,
+                exit: exit.into_iter().collect(),
+            }
+        };
+        blocks.units.iter().enumerate().map(layer).collect()
+    }
+
+    /// How much longer than alone a block takes at a node.
+    fn factor_of(&self, name: &str, node: &KnownNode, block: ContentHash) -> f64 {
+        let seen = self.factors.factor(name, block).or_else(|| self.factors.usual_factor(name));
+        seen.unwrap_or_else(|| {
+            // Where others leave less than a core, everything takes as much longer.
+            let idle = node.node_state.idle_cores;
+            let busy = node.units.is_empty() && idle < 1.0 && node.node_state.available_memory > 0;
+            if busy { 1.0 / idle.max(0.1) } else { 1.0 }
+        })
+    }
+
+    /// Share of a task's answers that leave at an exit.
+    fn exit_share(&self, task: &str, exit: &str) -> f64 {
+        let recent = self.nodes.values().filter_map(|node| node.recent_answers(task));
+        let (taken, answered) = recent.fold((0.0, 0.0), |(taken, answered), recent| {
+            (taken + recent.exits.get(exit).copied().unwrap_or(0.0), answered + recent.answered)
+        });
+        if answered > 0.0 { taken / answered } else { 0.0 }
+    }
+
+    fn current_plan(
+        &self,
+        tasks: &[Arc<TaskBlocks>],
+        names: &[Arc<str>],
+        problem: &PlacementProblem,
+    ) -> Option<PlacementPlan> {
+        let models = tasks.iter().zip(&problem.models).map(|(blocks, model)| {
+            let placed = self.placed.get(&blocks.task.name)?;
+            let find = |node: &Arc<str>| names.iter().position(|name| name == node);
+            let nodes = placed.iter().map(find).collect::<Option<Vec<_>>>()?;
+            (nodes.len() == model.layers.len())
+                .then(|| ModelPlan { nodes, settings: model.settings_in_use() })
+        });
+        Some(PlacementPlan { models: models.collect::<Option<_>>()? })
+    }
+}
+
+/// A link in use that was not measured yet is taken for one like this.
+const UNMEASURED_LINK: (f64, f64) = (100e6, 2.0);
+
+/// A table of figures, from each node to each other.
+type LinkTable = Vec<Vec<Option<f64>>>;
+
+/// Bits per second and milliseconds from each node to each other.
+fn link_tables(
+    open: &[(&str, &KnownNode)],
+    in_use: &HashSet<(String, String)>,
+) -> (LinkTable, LinkTable) {
+    let measured = |from: &KnownNode, to: &str| {
+        let link = from.links.iter().find(|link| link.to == to)?;
+        let rate = link.bits_per_second?;
+        Some((rate * PAYLOAD_SHARE, link.round_trip?.as_secs_f64() * 500.0 + HOP_MS))
+    };
+    let find = |from: &str, node: &KnownNode, to: &str| {
+        let is_cut = node.links.iter().any(|link| link.to == to && link.is_cut);
+        let is_used = || in_use.contains(&(from.to_owned(), to.to_owned()));
+        if is_cut {
+            return None;
+        }
+        measured(node, to).or_else(|| is_used().then_some(UNMEASURED_LINK))
+    };
+    let table = |figure: fn((f64, f64)) -> f64| {
+        let row = |(from, node): &(&str, &KnownNode)| {
+            let cell = |(to, _): &(&str, &KnownNode)| {
+                (from != to).then(|| find(from, node, to).map_or(0.0, figure))
+            };
+            open.iter().map(cell).collect()
+        };
+        open.iter().map(row).collect()
+    };
+    (table(|(rate, _)| rate), table(|(_, latency)| latency))
+}

@@ -1,0 +1,227 @@
+//! Where a cluster's tasks are placed: what nodes have to find out for that, and when tasks move.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tessera_core::lock;
+use tessera_deploy::PlannedTask;
+
+use super::cluster_site::SiteInner;
+use super::node_table::KnownNode;
+use super::observed::{Observation, ObservedProblem, input_node, placeable_nodes};
+use super::replacing::{MOST_TASKS, REPLACING_INTERVAL, TaskMove, link_statuses};
+use super::task_blocks::TaskBlocks;
+use crate::run_apart::run_blocking;
+
+/// How long a new task waits for nodes to find out how long its blocks take.
+const PROFILE_TIME: Duration = Duration::from_secs(10);
+/// How long it waits for links to be measured.
+const LINK_TIME: Duration = Duration::from_secs(3);
+
+/// Looks again and again whether tasks are better placed elsewhere.
+pub(super) fn keep_replacing(inner: &Arc<SiteInner>) {
+    let weak = Arc::downgrade(inner);
+    tokio::spawn(async move {
+        let mut turn = 0;
+        while let Some(inner) = weak.upgrade() {
+            inner.replace_tasks(turn).await;
+            turn += 1;
+            drop(inner);
+            tokio::time::sleep(REPLACING_INTERVAL).await;
+        }
+    });
+}
+
+impl SiteInner {
+    /// Moves what is better placed elsewhere. Where there are many tasks, some at a time.
+    async fn replace_tasks(self: &Arc<Self>, turn: usize) {
+        let drained = self.drained_nodes();
+        let is_choice = self.nodes.read(|nodes| placeable_nodes(nodes, &drained).len() > 1);
+        if !is_choice {
+            let links = self.nodes.read(link_statuses);
+            return self.replacer.note_nothing("there are not two nodes to choose from", links);
+        }
+        let wished: Vec<Arc<PlannedTask>> = lock(&self.state).wished.values().cloned().collect();
+        self.consider_tasks(&wished).await;
+        let site = Arc::clone(self);
+        let judged = run_blocking(move || Ok(site.judge_tasks(turn, &drained))).await;
+        let moves = judged.unwrap_or_default();
+        if moves.is_empty() {
+            return;
+        }
+        self.replacer.begin_moves(&moves);
+        let targets: Vec<(String, Vec<Arc<str>>)> =
+            moves.iter().map(|found| (found.task.clone(), found.nodes.clone())).collect();
+        let start = Instant::now();
+        let moved = self.move_tasks(&targets).await;
+        if let Err(error) = &moved {
+            tracing::warn!(%error, "tasks can't be moved");
+        }
+        self.replacer.end_moves(&moves, start.elapsed(), &moved);
+    }
+
+    /// What is to move now, among those whose turn it is.
+    fn judge_tasks(&self, turn: usize, drained: &[String]) -> Vec<TaskMove> {
+        let links = self.nodes.read(link_statuses);
+        let Some(observed) = self.observe_placed(turn, drained) else {
+            self.replacer.note_nothing("no task is there that could be placed elsewhere", links);
+            return Vec::new();
+        };
+        self.replacer.judge(&observed, links)
+    }
+
+    /// Tasks that run at nodes which are all there, as a problem of placement.
+    fn observe_placed(&self, turn: usize, drained: &[String]) -> Option<ObservedProblem> {
+        let state = lock(&self.state);
+        if state.adopting_until.is_some() {
+            return None;
+        }
+        self.nodes.read(|nodes| {
+            let open = placeable_nodes(nodes, drained);
+            let is_open = |name: &Arc<str>| open.iter().any(|(open, _)| *open == &**name);
+            let placed = state.task_blocks.values().filter_map(|blocks| {
+                let placed = state.deployment.find_planned(&blocks.task.name)?;
+                let is_placed = placed.settings.nodes.iter().all(is_open);
+                is_placed.then(|| (blocks, placed.settings.nodes.clone()))
+            });
+            let all: Vec<(&Arc<TaskBlocks>, Vec<Arc<str>>)> = placed.collect();
+            let (count, groups) = (all.len(), all.len().div_ceil(MOST_TASKS).max(1));
+            let first = (turn % groups) * MOST_TASKS;
+            let chosen = &all[first.min(count)..(first + MOST_TASKS).min(count)];
+            if chosen.is_empty() {
+                return None;
+            }
+            let tasks: Vec<Arc<TaskBlocks>> =
+                chosen.iter().map(|(blocks, _)| Arc::clone(blocks)).collect();
+            let placed = chosen.iter();
+            let placed =
+                placed.map(|(blocks, nodes)| (blocks.task.name.clone(), nodes.clone())).collect();
+            let alone = tasks.iter().flat_map(|blocks| {
+                let hashes = blocks.task.graph.blocks.iter().map(|node| node.block);
+                hashes.zip(blocks.units.iter().map(|unit| unit.id.clone()))
+            });
+            let alone = alone.collect();
+            self.replacer.with_factors(|factors| {
+                factors.update(nodes, &state.units, &alone);
+                let observation = Observation {
+                    nodes,
+                    drained,
+                    factors,
+                    places_all: groups == 1,
+                    placed: &placed,
+                };
+                observation.problem_of(&tasks)
+            })
+        })
+    }
+
+    /// Has nodes find out how long the blocks of tasks take that may be placed anywhere.
+    pub(super) async fn consider_tasks(&self, tasks: &[Arc<PlannedTask>]) {
+        let mut is_news = false;
+        for task in tasks.iter().filter(|task| task.settings.nodes.is_empty()) {
+            let known = lock(&self.state).task_blocks.get(&task.name).cloned();
+            if known.is_some_and(|known| Arc::ptr_eq(&known.task, task)) {
+                continue;
+            }
+            let (content, considered) = (Arc::clone(&self.content), Arc::clone(task));
+            let blocks = run_blocking(move || TaskBlocks::of_task(&considered, &*content)).await;
+            match blocks {
+                Ok(blocks) => {
+                    let blocks = Arc::new(blocks);
+                    lock(&self.state).task_blocks.insert(task.name.clone(), blocks);
+                    is_news = true;
+                }
+                Err(error) => {
+                    tracing::debug!(task = task.name, %error, "it is placed without a plan");
+                }
+            }
+        }
+        if is_news {
+            self.assign_all();
+        }
+    }
+
+    /// Forgets the blocks of tasks that are not wished for.
+    pub(super) fn forget_unwished(&self) {
+        let mut state = lock(&self.state);
+        let state = &mut *state;
+        let wished = &state.wished;
+        state.task_blocks.retain(|name, blocks| {
+            wished.get(name).is_some_and(|task| {
+                task.settings.nodes.is_empty() && Arc::ptr_eq(task, &blocks.task)
+            })
+        });
+    }
+
+    /// The best nodes for tasks that are placed nowhere yet, as far as they can be known.
+    pub(super) async fn plan_tasks(
+        self: &Arc<Self>,
+        tasks: &[Arc<PlannedTask>],
+        drained: &[String],
+    ) -> HashMap<String, Vec<Arc<str>>> {
+        let mut planned = HashMap::new();
+        for task in tasks.iter().filter(|task| task.settings.nodes.is_empty()) {
+            let Some(blocks) = lock(&self.state).task_blocks.get(&task.name).cloned() else {
+                continue;
+            };
+            let is_choice = self.nodes.read(|nodes| placeable_nodes(nodes, drained).len() > 1);
+            if !is_choice {
+                continue;
+            }
+            self.wait_for_profiles(&blocks, drained).await;
+            self.wait_for_links(&blocks, drained).await;
+            let (site, drained) = (Arc::clone(self), drained.to_vec());
+            let found = run_blocking(move || Ok(site.plan_one(&blocks, &drained))).await;
+            if let Ok(Some(nodes)) = found {
+                planned.insert(task.name.clone(), nodes);
+            }
+        }
+        planned
+    }
+
+    fn plan_one(&self, blocks: &Arc<TaskBlocks>, drained: &[String]) -> Option<Vec<Arc<str>>> {
+        let observed = self.nodes.read(|nodes| {
+            self.replacer.with_factors(|factors| {
+                let placed = &HashMap::new();
+                let observation =
+                    Observation { nodes, drained, factors, places_all: false, placed };
+                observation.problem_of(&[Arc::clone(blocks)])
+            })
+        })?;
+        self.replacer.plan_anew(&observed)?.into_iter().next()
+    }
+
+    /// Waits until nodes know how long a task's blocks take there.
+    async fn wait_for_profiles(&self, blocks: &TaskBlocks, drained: &[String]) {
+        let is_known = |nodes: &BTreeMap<String, KnownNode>| {
+            let open = placeable_nodes(nodes, drained);
+            let knows_all =
+                |node: &KnownNode| blocks.units.iter().all(|unit| node.has_profile(&unit.id));
+            open.iter().all(|(_, node)| knows_all(node)).then_some(())
+        };
+        if self.wait_until(PROFILE_TIME, is_known).await.is_none() {
+            let task = &blocks.task.name;
+            tracing::warn!(task, "not all nodes know yet how long its blocks take there");
+        }
+    }
+
+    /// Waits until the links from where a task's requests come are known.
+    async fn wait_for_links(&self, blocks: &TaskBlocks, drained: &[String]) {
+        let end = Instant::now() + LINK_TIME;
+        let is_known = |nodes: &BTreeMap<String, KnownNode>| {
+            let Some(input) = input_node(blocks, nodes) else { return true };
+            let knows = |from: &str, to: &str| {
+                let links = nodes.get(from).map(|node| &node.links[..]).unwrap_or_default();
+                let link = links.iter().find(|link| link.to == to);
+                link.is_some_and(|link| link.is_cut || link.bits_per_second.is_some())
+            };
+            let open = placeable_nodes(nodes, drained);
+            let others = open.iter().map(|(name, _)| *name).filter(|name| *name != input);
+            others.into_iter().all(|name| knows(&input, name) && knows(name, &input))
+        };
+        while Instant::now() < end && !self.nodes.read(is_known) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}

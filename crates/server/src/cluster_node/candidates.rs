@@ -1,0 +1,150 @@
+//! Units that could run at a node: it finds out how long each takes, and has their weights at hand
+//! where it is to.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tessera_cluster::{CandidateUnit, UnitProfile};
+use tessera_core::{ContentHash, Error, Result, lock};
+use tessera_deploy::{Unit, UnitId};
+use tessera_repository::Repository;
+use tokio::sync::Notify;
+
+use super::agent::ControllerLink;
+use super::content_fetch::{fetch_blocks, fetch_unit};
+use super::workload::NodeWorkload;
+
+/// How long to wait before content is asked for again that could not be fetched.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// What could run at a node.
+#[derive(Default)]
+pub(super) struct Candidates {
+    state: Mutex<CandidateState>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct CandidateState {
+    wanted: Vec<CandidateUnit>,
+    times: BTreeMap<UnitId, std::result::Result<Duration, String>>,
+    /// Blocks whose weights are there.
+    at_hand: HashSet<ContentHash>,
+}
+
+impl CandidateState {
+    fn has_at_hand(&self, unit: &Unit) -> bool {
+        unit.block_hashes().all(|hash| self.at_hand.contains(&hash))
+    }
+}
+
+/// What is to be done next.
+enum CandidateWork {
+    Profile(Unit),
+    Prefetch(Unit),
+}
+
+impl Candidates {
+    /// What could run from now on, and nothing else.
+    pub(super) fn set_wanted(&self, wanted: Vec<CandidateUnit>) {
+        lock(&self.state).wanted = wanted;
+        self.changed.notify_one();
+    }
+
+    /// The weights of a unit are there.
+    pub(super) fn note_at_hand(&self, unit: &Unit) {
+        lock(&self.state).at_hand.extend(unit.block_hashes());
+    }
+
+    /// How long those take that were tried. What was found once is remembered.
+    pub(super) fn profiles(&self) -> Vec<UnitProfile> {
+        let state = lock(&self.state);
+        let profile = |CandidateUnit { unit, .. }: &CandidateUnit| {
+            Some(UnitProfile {
+                unit: unit.id.clone(),
+                time: state.times.get(&unit.id)?.clone(),
+                at_hand: state.has_at_hand(unit),
+            })
+        };
+        state.wanted.iter().filter_map(profile).collect()
+    }
+
+    /// Profiles come first: they decide where something runs.
+    fn next_work(&self) -> Option<CandidateWork> {
+        let state = lock(&self.state);
+        let is_new = |candidate: &&CandidateUnit| !state.times.contains_key(&candidate.unit.id);
+        if let Some(found) = state.wanted.iter().find(is_new) {
+            return Some(CandidateWork::Profile(found.unit.clone()));
+        }
+        let is_missing =
+            |candidate: &&CandidateUnit| candidate.prefetch && !state.has_at_hand(&candidate.unit);
+        let found = state.wanted.iter().find(is_missing)?;
+        Some(CandidateWork::Prefetch(found.unit.clone()))
+    }
+}
+
+/// Tries and fetches candidates whenever there are new ones, for as long as there is a workload.
+pub(super) fn keep_candidates(workload: &Arc<NodeWorkload>, link: Arc<ControllerLink>) {
+    let weak = Arc::downgrade(workload);
+    tokio::spawn(async move {
+        while let Some(workload) = weak.upgrade() {
+            match workload.candidates.next_work() {
+                Some(work) => {
+                    if let Err(error) = do_work(&workload, &work, &link).await {
+                        tracing::debug!(%error, "a candidate is not at hand yet");
+                        drop(workload);
+                        tokio::time::sleep(RETRY_PAUSE).await;
+                    }
+                }
+                None => {
+                    drop(workload);
+                    wait_for_change(&weak).await;
+                }
+            }
+        }
+    });
+}
+
+async fn wait_for_change(weak: &Weak<NodeWorkload>) {
+    if let Some(workload) = weak.upgrade() {
+        workload.candidates.changed.notified().await;
+    }
+}
+
+/// Does it; an error where it is worth trying again.
+async fn do_work(
+    workload: &Arc<NodeWorkload>,
+    work: &CandidateWork,
+    link: &ControllerLink,
+) -> Result<()> {
+    let connection = link.current();
+    match work {
+        CandidateWork::Prefetch(unit) => {
+            fetch_unit(workload, unit, connection.as_ref()).await?;
+            workload.candidates.note_at_hand(unit);
+            workload.report_due.notify_one();
+        }
+        CandidateWork::Profile(unit) => {
+            fetch_blocks(workload, unit, connection.as_ref()).await?;
+            let (profiling, tried) = (Arc::clone(workload), unit.clone());
+            let tried = move || profiling.node.supervisor.profile_unit(&tried);
+            let found = tokio::task::spawn_blocking(tried).await;
+            let found = found.map_err(|error| Error::lost(format!("a profile: {error}")))?;
+            let time = found.map(|calibration| calibration.time);
+            if let Err(error) = &time {
+                tracing::warn!(unit = %unit.id, %error, "a unit can't run here");
+            }
+            let time = time.map_err(|error| error.to_string());
+            let repository = Repository::open(&workload.repository)?;
+            let mut blocks = unit.block_hashes();
+            if blocks.all(|hash| repository.missing_weights(hash).is_ok_and(|lack| lack.is_empty()))
+            {
+                workload.candidates.note_at_hand(unit);
+            }
+            lock(&workload.candidates.state).times.insert(unit.id.clone(), time);
+            workload.report_due.notify_one();
+        }
+    }
+    Ok(())
+}
