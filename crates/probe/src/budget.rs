@@ -10,6 +10,9 @@ pub(crate) const SHORT_TRAIN_SHARE: f64 = 0.0015;
 /// What may be saved up for trains: those of an hour would be a flood.
 const MOST_SAVED: Duration = Duration::from_secs(300);
 
+/// Seconds of the link that trains may be ahead of what they may take.
+const MOST_DEBT: f64 = 0.5;
+
 /// What trains may still take of a link. The first one is free to be sent, and paid for afterwards.
 #[derive(Debug)]
 pub(crate) struct TrainBudget {
@@ -30,6 +33,11 @@ impl TrainBudget {
         let most = MOST_SAVED.as_secs_f64() * TRAIN_SHARE;
         self.balance = (self.balance + passed.as_secs_f64() * TRAIN_SHARE).min(most);
         self.balance >= 0.0
+    }
+
+    /// Whether one may be sent that is not paid for yet, as something seems to have changed.
+    pub(crate) fn allows_debt(&mut self, now: Instant) -> bool {
+        self.allows_train(now) || self.balance > -MOST_DEBT
     }
 
     /// A train took the link for so many seconds.

@@ -26,6 +26,8 @@ const ENOUGH_BYTES: u64 = 32 << 10;
 /// How often it is looked at most whether an idle link is as fast as it was, and at least.
 const OFTENEST_LOOK: Duration = Duration::from_secs(1);
 const RAREST_LOOK: Duration = Duration::from_secs(60);
+/// How much rarer it is looked at most than it could be.
+const MOST_RARENESS: f64 = 64.0;
 /// A short train that says something else by so much is followed by a long one.
 const OTHER_RATE: f64 = 1.5;
 /// A round trip that changes by so much has another reason than chance.
@@ -157,7 +159,9 @@ impl LinkEstimator {
         let seen = now.saturating_duration_since(sent);
         // What was before it in the queue of the link has nothing to do with the way.
         let waited = match self.rate(now) {
-            Some(rate) => Duration::from_secs_f64(outstanding as f64 * 8.0 / rate),
+            Some(rate) => {
+                Duration::try_from_secs_f64(outstanding as f64 * 8.0 / rate).unwrap_or_default()
+            }
             None => Duration::ZERO,
         };
         let round_trip = if outstanding > 0 { seen.saturating_sub(waited) } else { seen };
@@ -186,6 +190,13 @@ impl LinkEstimator {
     pub(crate) fn note_traffic(&mut self, sample: TrafficSample, now: Instant) {
         // Connections that ended took their counts along.
         self.judged_bytes = self.judged_bytes.min(sample.acknowledged_bytes);
+        if sample.acknowledged_bytes > self.traffic.acknowledged_bytes {
+            // What gets through gets through, also where probes do not.
+            self.heard = Some(now);
+            if self.samples.is_empty() {
+                self.round_trip = sample.round_trip.or(self.round_trip);
+            }
+        }
         if sample.acknowledged_bytes - self.judged_bytes >= ENOUGH_BYTES
             && let Some(rate) = sample.bits_per_second
         {
@@ -224,16 +235,17 @@ impl LinkEstimator {
         let is_new = |(_, at): (f64, Instant)| now.saturating_duration_since(at) < TRAIN_MEMORY;
         let is_known = self.train_rate.is_some_and(is_new) || self.valid_traffic(now).is_some();
         let is_wanted = is_longer || self.has_jumped_since(self.train_round_trip) || !is_known;
-        let is_urgent = is_longer || self.train_rate.is_none() || self.is_doubted;
+        let is_doubted = self.is_doubted && self.budget.allows_debt(now);
+        let is_urgent = is_longer || self.train_rate.is_none() || is_doubted;
         let may = self.budget.allows_train(now) || is_urgent;
-        if (is_wanted || self.is_doubted) && may {
+        if (is_wanted || is_doubted) && may {
             return Some(self.next_count);
         }
         let rate = self.rate(now)?;
         let count = short_train(rate);
         let takes = f64::from(count) * PACKET_BITS / rate;
-        let pause =
-            Duration::from_secs_f64((takes / SHORT_TRAIN_SHARE).min(3600.0) * self.rareness);
+        let pause = takes / SHORT_TRAIN_SHARE * self.rareness;
+        let pause = Duration::try_from_secs_f64(pause).unwrap_or(RAREST_LOOK);
         let pause = pause.clamp(OFTENEST_LOOK, RAREST_LOOK);
         (now.saturating_duration_since(self.looked) >= pause).then_some(count)
     }
@@ -277,7 +289,11 @@ impl LinkEstimator {
         if let Some(rate) = rate {
             let was_doubted = std::mem::take(&mut self.is_doubted);
             let is_same = believed.is_some_and(|known| (known / rate - 1.0).abs() < JUMP_SHARE);
-            self.rareness = if was_doubted && is_same { 2.0 * self.rareness } else { 1.0 };
+            if was_doubted && is_same {
+                self.rareness = (2.0 * self.rareness).min(MOST_RARENESS);
+            } else if !is_same {
+                self.rareness = 1.0;
+            }
             self.train_rate = Some((rate, now));
             // What was sent before it may have gone another way.
             let is_other =

@@ -36,6 +36,8 @@ use crate::store::RowStore;
 
 /// How long the units of a change may take to be fetched and started.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
+/// The same for a task that runs, and would only run better elsewhere: others wait meanwhile.
+const MOVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long gateways may take to have a new table.
 const TABLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long what is not needed any more waits for gateways that are away or slow.
@@ -85,6 +87,8 @@ pub(super) struct SiteState {
     pub(super) wished: BTreeMap<String, Arc<PlannedTask>>,
     /// Those that may be placed anywhere, block by block; with those that are about to be.
     pub(super) task_blocks: BTreeMap<String, Arc<TaskBlocks>>,
+    /// Those that could be, but for their blocks, which can't be placed one by one.
+    pub(super) unplannable: BTreeMap<String, Arc<PlannedTask>>,
     /// Every unit that runs or should.
     pub(super) units: BTreeMap<UnitId, Arc<Unit>>,
     /// What gateways serve.
@@ -118,6 +122,7 @@ impl ClusterSite {
             deployment: Deployment::new(true),
             wished: BTreeMap::new(),
             task_blocks: BTreeMap::new(),
+            unplannable: BTreeMap::new(),
             units: BTreeMap::new(),
             routes: BTreeMap::new(),
             earlier_routes: Vec::new(),
@@ -197,8 +202,11 @@ fn keep_pinging(inner: &Arc<SiteInner>) {
         while let Some(inner) = weak.upgrade() {
             number += 1;
             inner.nodes.ping_all(number);
-            // How long a node has been away matters, too.
-            if inner.nodes.read(|nodes| nodes.values().any(|node| !node.is_attached())) {
+            // How long a node has been away matters, too, and how long one that does not come back
+            // has been waited for.
+            let is_adopting = lock(&inner.state).adopting_until.is_some();
+            let is_away = |node: &KnownNode| !node.is_attached();
+            if is_adopting || inner.nodes.read(|nodes| nodes.values().any(is_away)) {
                 inner.assign_all();
             }
             drop(inner);
@@ -390,7 +398,7 @@ impl SiteInner {
         self.consider_tasks(&change.put).await;
         let planned = self.plan_tasks(&unplaced, &drained).await;
         let applied = match self.place_change(&change, &drained, &planned) {
-            Ok(placed) => self.carry_out(change, placed, fusion).await,
+            Ok(placed) => self.carry_out(change, placed, fusion, START_TIMEOUT).await,
             Err(error) => Err(error),
         };
         self.forget_unwished();
@@ -405,8 +413,15 @@ impl SiteInner {
         let _changing = self.changing.lock().await;
         let (change, placed, fusion) = {
             let state = lock(&self.state);
+            let drained = self.drained_nodes();
+            let is_open = |name: &Arc<str>| {
+                self.nodes.read(|nodes| nodes.get(&**name).is_some_and(KnownNode::is_attached))
+                    && !drained.iter().any(|drained| **drained == **name)
+            };
             let is_movable = |task: &Arc<PlannedTask>, nodes: &[Arc<str>]| {
-                task.settings.nodes.is_empty() && task.graph.blocks.len() == nodes.len()
+                task.settings.nodes.is_empty()
+                    && task.graph.blocks.len() == nodes.len()
+                    && nodes.iter().all(is_open)
             };
             let moved = moves.iter().filter_map(|(name, nodes)| {
                 let task = state.wished.get(name).filter(|task| is_movable(task, nodes))?;
@@ -420,7 +435,7 @@ impl SiteInner {
         if change.put.is_empty() {
             return Ok(());
         }
-        self.carry_out(change, placed, fusion).await.map(drop)
+        self.carry_out(change, placed, fusion, MOVE_TIMEOUT).await.map(drop)
     }
 
     /// Starts what a change needs, has gateways use it, and stops what is not needed any more when
@@ -430,6 +445,7 @@ impl SiteInner {
         change: TaskChange,
         placed: TaskChange,
         fusion: bool,
+        start_timeout: Duration,
     ) -> Result<AppliedUnits> {
         let (kept, removed) = (placed.put.clone(), placed.removed.clone());
         let (found, undo) = lock(&self.state).deployment.change_with_fusion(placed, fusion)?;
@@ -440,7 +456,7 @@ impl SiteInner {
             }
         }
         self.assign_all();
-        if let Err(error) = self.wait_for_units(&found).await {
+        if let Err(error) = self.wait_for_units(&found, start_timeout).await {
             let mut state = lock(&self.state);
             for unit in &found.new_units {
                 state.units.remove(&unit.id);
@@ -519,7 +535,7 @@ impl SiteInner {
     }
 
     /// Waits until what is new takes requests; an error where it can't.
-    async fn wait_for_units(&self, found: &DeploymentChange) -> Result<()> {
+    async fn wait_for_units(&self, found: &DeploymentChange, most: Duration) -> Result<()> {
         let waited: Vec<&Arc<Unit>> = found.new_units.iter().chain(&found.changed_units).collect();
         let look = |nodes: &BTreeMap<String, KnownNode>| {
             let mut is_complete = true;
@@ -531,9 +547,9 @@ impl SiteInner {
             }
             is_complete.then_some(Ok(()))
         };
-        let started = self.wait_until(START_TIMEOUT, look).await;
+        let started = self.wait_until(most, look).await;
         started.unwrap_or_else(|| {
-            let seconds = START_TIMEOUT.as_secs();
+            let seconds = most.as_secs();
             Err(Error::timed_out(format!("the units were not started within {seconds} s")))
         })
     }

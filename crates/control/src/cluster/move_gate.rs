@@ -22,6 +22,8 @@ pub(super) struct MoveGate {
     stay: Duration,
     /// Where it would go, and since when.
     wish: Option<(Vec<usize>, Instant)>,
+    /// Until when nothing is tried, as moving failed; and for how long it was waited.
+    paused: Option<(Instant, Duration)>,
 }
 
 /// What a move would bring a task.
@@ -47,6 +49,9 @@ pub(super) enum Verdict {
 impl MoveGate {
     /// Whether a task may go to these nodes.
     pub(super) fn judge(&mut self, target: &[usize], gain: &MoveGain, now: Instant) -> Verdict {
+        if self.paused.is_some_and(|(until, _)| now < until) {
+            return Verdict::Stay("it could not be moved a moment ago".to_owned());
+        }
         let Some(current) = gain.current_seconds else {
             return Verdict::Move;
         };
@@ -87,12 +92,19 @@ impl MoveGate {
         self.wish = None;
     }
 
+    /// It could not be moved: it is tried again later and later.
+    pub(super) fn note_failure(&mut self, now: Instant) {
+        let pause = self.paused.map_or(SHORTEST_STAY, |(_, pause)| (2 * pause).min(LONGEST_STAY));
+        self.paused = Some((now + pause, pause));
+        self.wish = None;
+    }
+
     /// It has moved.
     pub(super) fn note_move(&mut self, now: Instant) {
         let is_calm = self.moved.is_none_or(|moved| now.saturating_duration_since(moved) >= CALM);
         self.stay = if is_calm { SHORTEST_STAY } else { (2 * self.stay).min(LONGEST_STAY) };
         self.moved = Some(now);
-        self.wish = None;
+        (self.wish, self.paused) = (None, None);
     }
 }
 
@@ -118,6 +130,13 @@ mod tests {
         let cut = MoveGain { current_seconds: None, ..GAIN };
         gate.note_move(later);
         assert_eq!(gate.judge(&[1], &cut, later), Verdict::Move);
+        // What fails is not tried all the time, whatever it is for.
+        gate.note_failure(later);
+        assert!(matches!(gate.judge(&[1], &cut, later), Verdict::Stay(_)));
+        assert_eq!(gate.judge(&[1], &cut, later + SHORTEST_STAY), Verdict::Move);
+        gate.note_failure(later);
+        let second = gate.judge(&[1], &cut, later + SHORTEST_STAY);
+        assert!(matches!(second, Verdict::Stay(_)));
     }
 
     #[test]

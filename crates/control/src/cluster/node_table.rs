@@ -1,6 +1,6 @@
 //! The nodes of a cluster: what they report, and what they were sent.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -240,13 +240,14 @@ impl KnownNode {
     /// Its gateway says what it has done.
     pub(crate) fn take_traffic(&mut self, traffic: Vec<TaskTraffic>) {
         let now = Instant::now();
-        self.rates.retain(|task, _| traffic.iter().any(|known| known.task == *task));
+        let there: HashSet<&str> = traffic.iter().map(|known| known.task.as_str()).collect();
+        self.rates.retain(|task, _| there.contains(task.as_str()));
+        self.recent_answers.retain(|task, _| there.contains(task.as_str()));
         for known in &traffic {
             let rate = self.rates.entry(known.task.clone());
             rate.or_insert_with(|| RequestRate::new(known.answered, now))
                 .update(known.answered, now);
         }
-        self.recent_answers.retain(|task, _| traffic.iter().any(|known| known.task == *task));
         for known in &traffic {
             let before = self.traffic.get(&known.task);
             self.recent_answers.entry(known.task.clone()).or_default().update(before, known);

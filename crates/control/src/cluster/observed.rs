@@ -111,11 +111,10 @@ pub(super) fn input_node(
     }
     let gateways =
         nodes.iter().filter(|(_, node)| node.is_present() && node.description.gateway.is_some());
-    let answered = |node: &KnownNode| {
-        node.traffic.get(&blocks.task.name).map_or(0, |traffic| traffic.answered)
-    };
+    // As many in a minute, roughly: whoever answers a few more is no reason to move.
+    let answers = |node: &KnownNode| (node.requests_per_minute(&blocks.task.name) / 20.0) as u64;
     // The first by name where several answer as many.
-    let most = gateways.rev().max_by_key(|(_, node)| answered(node));
+    let most = gateways.rev().max_by_key(|(_, node)| answers(node));
     most.map(|(name, _)| name.clone())
 }
 
@@ -146,8 +145,10 @@ pub(super) struct Observation<'a> {
     pub(super) nodes: &'a BTreeMap<String, KnownNode>,
     pub(super) drained: &'a [String],
     pub(super) factors: &'a LearnedFactors,
-    /// Whether all tasks are placed anew, so that what they have is free.
-    pub(super) places_all: bool,
+    /// Bytes of nodes that are taken already.
+    pub(super) reserved: &'a HashMap<Arc<str>, f64>,
+    /// The units of the tasks that are placed: what they have is free.
+    pub(super) placed_units: &'a HashSet<UnitId>,
     /// Where each task's blocks are today.
     pub(super) placed: &'a HashMap<String, Vec<Arc<str>>>,
 }
@@ -175,7 +176,7 @@ impl Observation<'_> {
             input: *name == first_input.as_str(),
             kind: Some((*name).to_owned()),
             flops_per_second: None,
-            memory_bytes: self.is_open(name).then(|| self.memory_of(node)).or(Some(0.0)),
+            memory_bytes: self.is_open(name).then(|| self.memory_of(name, node)).or(Some(0.0)),
             storage_bytes: None,
             watts: None,
             joules_per_byte_sent: None,
@@ -245,10 +246,14 @@ impl Observation<'_> {
     }
 
     /// Memory for weights: what is there, and what our units have of it.
-    fn memory_of(&self, node: &KnownNode) -> f64 {
-        let own = node.units.values().map(|report| report.weight_bytes);
-        let own: u64 = if self.places_all { own.sum() } else { 0 };
-        node.node_state.available_memory as f64 * 0.8 + own as f64
+    fn memory_of(&self, name: &str, node: &KnownNode) -> f64 {
+        let own = node.units.iter().filter(|(unit, _)| self.placed_units.contains(*unit));
+        let own: u64 = own.map(|(_, report)| report.weight_bytes).sum();
+        let available = node.node_state.available_memory as f64;
+        let memory = node.description.memory as f64;
+        let reserved = self.reserved.get(name).copied().unwrap_or(0.0);
+        let room = (available * 0.8 + own as f64).min(memory.max(available));
+        (room - reserved).max(0.0)
     }
 
     fn requests_of(&self, task: &str) -> f64 {
@@ -270,7 +275,8 @@ impl Observation<'_> {
             let weights = blocks.weight_bytes[number] as f64;
             let exit = graph.exit_of(number).map(|exit| {
                 let taken = self.exit_share(&blocks.task.name, &exit.output);
-                let rate = if left > 0.0 { (taken / left).clamp(0.0, 1.0) } else { 0.0 };
+                // Some always get further, as far as anybody knows.
+                let rate = if left > 0.0 { (taken / left).clamp(0.0, 0.98) } else { 0.0 };
                 left -= taken;
                 ExitSetting { threshold: f64::from(exit.threshold), rate, accuracy: None }
             });

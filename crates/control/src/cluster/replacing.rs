@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tessera_core::{Result, lock};
 use tessera_plan::placement::{
-    PlacementPlan, PlacementProblem, evaluate_placement, find_violation,
+    ModelPlan, PlacementLayer, PlacementPlan, PlacementProblem, evaluate_placement, find_violation,
 };
 
 use super::move_gate::{MoveGain, MoveGate, Verdict};
@@ -19,12 +19,12 @@ use super::plan_status::{ClusterPlanStatus, LinkStatus, MoveStatus, TaskPlanStat
 pub(super) const REPLACING_INTERVAL: Duration = Duration::from_millis(250);
 /// Tasks that are placed together.
 pub(super) const MOST_TASKS: usize = 16;
+/// Groups of tasks whose plans are remembered.
+const MOST_GROUPS: usize = 64;
 /// Moves that are remembered.
 const MOST_MOVES: usize = 100;
 /// How fast it is assumed that weights get to a node.
 const FETCH_BYTES_PER_SECOND: f64 = 10e6;
-/// A plan that takes longer has something in it that nobody has measured.
-const MOST_SECONDS: f64 = UNKNOWN_MS / 1e4;
 
 /// Decides which tasks move.
 pub(super) struct Replacer {
@@ -36,8 +36,8 @@ pub(super) struct Replacer {
 struct ReplacerState {
     factors: LearnedFactors,
     gates: HashMap<String, MoveGate>,
-    /// The last problem, roughly, and what came of it.
-    planned: Option<(PlacementProblem, PlacementPlan)>,
+    /// The last problem of each group of tasks, roughly, and what came of it.
+    planned: HashMap<Vec<String>, (PlacementProblem, PlacementPlan)>,
     status: ClusterPlanStatus,
     moves: VecDeque<MoveStatus>,
 }
@@ -67,8 +67,9 @@ impl Replacer {
             tracing::warn!(%error, "tasks are placed without a plan");
         });
         let plan = plan.ok()?;
-        let outcome = evaluate_placement(&observed.problem, &plan);
-        let is_known = outcome.models.iter().all(|model| model.latency_seconds < MOST_SECONDS);
+        let is_known =
+            |(number, model): (usize, &ModelPlan)| has_times(observed, number, &model.nodes);
+        let is_known = plan.models.iter().enumerate().all(is_known);
         is_known.then(|| plan.models.iter().map(|model| names_of(observed, &model.nodes)).collect())
     }
 
@@ -98,7 +99,6 @@ impl Replacer {
         let Some(current) = &observed.current else { return Vec::new() };
         let names: Vec<String> =
             observed.tasks.iter().map(|blocks| blocks.task.name.clone()).collect();
-        state.gates.retain(|task, _| names.contains(task));
         let stays = find_violation(&observed.problem, current).is_none();
         let now_seconds = evaluate_placement(&observed.problem, current);
         let then_seconds = evaluate_placement(&observed.problem, &plan);
@@ -108,8 +108,9 @@ impl Replacer {
             let (from, to) = (&current.models[number].nodes, &plan.models[number].nodes);
             let is_reachable = stays || is_valid_alone(observed, number);
             let before = now_seconds.models[number].latency_seconds;
+            let is_measured = has_times(observed, number, from);
             let gain = MoveGain {
-                current_seconds: (is_reachable && before < MOST_SECONDS).then_some(before),
+                current_seconds: is_reachable.then_some(before),
                 planned_seconds: then_seconds.models[number].latency_seconds,
                 moving_seconds: moving_seconds(observed, number, to),
             };
@@ -117,7 +118,7 @@ impl Replacer {
             let verdict = if from == to {
                 gate.forget_wish();
                 None
-            } else if gain.planned_seconds >= MOST_SECONDS {
+            } else if !has_times(observed, number, to) || (is_reachable && !is_measured) {
                 Some(Verdict::Stay("nodes have not found out yet how long it takes there".into()))
             } else {
                 Some(gate.judge(to, &gain, now))
@@ -143,15 +144,23 @@ impl Replacer {
             }
         }
         state.status = ClusterPlanStatus { tasks, ..status };
-        // Some may stay for now: what is left must fit beside them.
+        // Some may stay for now: each that moves must fit beside them.
         let mut mixed = current.clone();
-        for (number, _) in &moves {
-            mixed.models[*number] = plan.models[*number].clone();
+        let mut fitting = Vec::with_capacity(moves.len());
+        for (number, found) in moves {
+            let before = std::mem::replace(&mut mixed.models[number], plan.models[number].clone());
+            if stays && find_violation(&observed.problem, &mixed).is_some() {
+                mixed.models[number] = before;
+            } else {
+                fitting.push(found);
+            }
         }
-        if stays && find_violation(&observed.problem, &mixed).is_some() {
-            return Vec::new();
-        }
-        moves.into_iter().map(|(_, found)| found).collect()
+        fitting
+    }
+
+    /// Forgets tasks that there are no more.
+    pub(super) fn keep_tasks(&self, is_there: impl Fn(&str) -> bool) {
+        lock(&self.state).gates.retain(|task, _| is_there(task));
     }
 
     /// Nothing can be planned.
@@ -202,8 +211,11 @@ impl Replacer {
         let now = Instant::now();
         let mut state = lock(&self.state);
         for found in moves {
-            // Also where it failed: it is not tried all the time.
-            state.gates.entry(found.task.clone()).or_default().note_move(now);
+            let gate = state.gates.entry(found.task.clone()).or_default();
+            match result {
+                Ok(()) => gate.note_move(now),
+                Err(_) => gate.note_failure(now),
+            }
             let status = state.moves.iter_mut().rev().find(|status| status.task == found.task);
             if let Some(status) = status {
                 match result {
@@ -224,13 +236,18 @@ impl Replacer {
     /// Plans where the problem is another than the last, by more than what changes all the time.
     fn plan_when_changed(&self, problem: &PlacementProblem) -> Result<PlacementPlan> {
         let rough = rounded(problem);
-        if let Some((known, plan)) = &lock(&self.state).planned
+        let group: Vec<String> = problem.models.iter().map(|model| model.name.clone()).collect();
+        if let Some((known, plan)) = lock(&self.state).planned.get(&group)
             && *known == rough
         {
             return Ok(plan.clone());
         }
         let plan = self.find_plan(problem)?;
-        lock(&self.state).planned = Some((rough, plan.clone()));
+        let mut state = lock(&self.state);
+        if state.planned.len() >= MOST_GROUPS {
+            state.planned.clear();
+        }
+        state.planned.insert(group, (rough, plan.clone()));
         Ok(plan)
     }
 
@@ -246,6 +263,16 @@ fn is_valid_alone(observed: &ObservedProblem, task: usize) -> bool {
     let problem = PlacementProblem { models, ..observed.problem.clone() };
     let plan = PlacementPlan { models: vec![current.models[task].clone()] };
     find_violation(&problem, &plan).is_none()
+}
+
+/// Whether it is known how long each block of a task takes at these nodes.
+fn has_times(observed: &ObservedProblem, task: usize, nodes: &[usize]) -> bool {
+    let problem = &observed.problem;
+    let layers = problem.models[task].layers.iter().zip(nodes);
+    let time = |(layer, &node): (&PlacementLayer, &usize)| {
+        layer.times_ms.get(&problem.nodes[node].name).is_some_and(|time| *time < UNKNOWN_MS)
+    };
+    layers.into_iter().all(time)
 }
 
 /// What fetching costs each request of the next minute.

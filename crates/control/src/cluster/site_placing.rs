@@ -1,11 +1,11 @@
 //! Where a cluster's tasks are placed: what nodes have to find out for that, and when tasks move.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tessera_core::lock;
-use tessera_deploy::PlannedTask;
+use tessera_deploy::{PlannedTask, UnitId};
 
 use super::cluster_site::SiteInner;
 use super::node_table::KnownNode;
@@ -14,7 +14,7 @@ use super::replacing::{MOST_TASKS, REPLACING_INTERVAL, TaskMove, link_statuses};
 use super::task_blocks::TaskBlocks;
 use crate::run_apart::run_blocking;
 
-/// How long a new task waits for nodes to find out how long its blocks take.
+/// How long new tasks wait together for nodes to find out how long their blocks take.
 const PROFILE_TIME: Duration = Duration::from_secs(10);
 /// How long it waits for links to be measured.
 const LINK_TIME: Duration = Duration::from_secs(3);
@@ -42,8 +42,18 @@ impl SiteInner {
             let links = self.nodes.read(link_statuses);
             return self.replacer.note_nothing("there are not two nodes to choose from", links);
         }
-        let wished: Vec<Arc<PlannedTask>> = lock(&self.state).wished.values().cloned().collect();
-        self.consider_tasks(&wished).await;
+        let unknown: Vec<Arc<PlannedTask>> = {
+            let state = lock(&self.state);
+            self.replacer.keep_tasks(|task| state.wished.contains_key(task));
+            let wished = state.wished.values();
+            let is_unknown = |task: &&Arc<PlannedTask>| {
+                let is_refused = |known: &Arc<PlannedTask>| Arc::ptr_eq(known, task);
+                !state.task_blocks.contains_key(&task.name)
+                    && !state.unplannable.get(&task.name).is_some_and(is_refused)
+            };
+            wished.filter(is_unknown).cloned().collect()
+        };
+        self.consider_tasks(&unknown).await;
         let site = Arc::clone(self);
         let judged = run_blocking(move || Ok(site.judge_tasks(turn, &drained))).await;
         let moves = judged.unwrap_or_default();
@@ -83,6 +93,8 @@ impl SiteInner {
             let placed = state.task_blocks.values().filter_map(|blocks| {
                 let placed = state.deployment.find_planned(&blocks.task.name)?;
                 let is_placed = placed.settings.nodes.iter().all(is_open);
+                // One whose requests come from nowhere keeps no other from being placed.
+                let is_placed = is_placed && input_node(blocks, nodes).is_some();
                 is_placed.then(|| (blocks, placed.settings.nodes.clone()))
             });
             let all: Vec<(&Arc<TaskBlocks>, Vec<Arc<str>>)> = placed.collect();
@@ -97,6 +109,11 @@ impl SiteInner {
             let placed = chosen.iter();
             let placed =
                 placed.map(|(blocks, nodes)| (blocks.task.name.clone(), nodes.clone())).collect();
+            let placed_units = tasks.iter().filter_map(|blocks| {
+                let route = state.deployment.find_route(&blocks.task.name)?;
+                Some(route.steps.iter().map(|step| step.unit.clone()))
+            });
+            let placed_units: HashSet<UnitId> = placed_units.flatten().collect();
             let alone = tasks.iter().flat_map(|blocks| {
                 let hashes = blocks.task.graph.blocks.iter().map(|node| node.block);
                 hashes.zip(blocks.units.iter().map(|unit| unit.id.clone()))
@@ -108,7 +125,8 @@ impl SiteInner {
                     nodes,
                     drained,
                     factors,
-                    places_all: groups == 1,
+                    reserved: &HashMap::new(),
+                    placed_units: &placed_units,
                     placed: &placed,
                 };
                 observation.problem_of(&tasks)
@@ -134,6 +152,8 @@ impl SiteInner {
                 }
                 Err(error) => {
                     tracing::debug!(task = task.name, %error, "it is placed without a plan");
+                    let refused = Arc::clone(task);
+                    lock(&self.state).unplannable.insert(task.name.clone(), refused);
                 }
             }
         }
@@ -147,6 +167,7 @@ impl SiteInner {
         let mut state = lock(&self.state);
         let state = &mut *state;
         let wished = &state.wished;
+        state.unplannable.retain(|name, _| wished.contains_key(name));
         state.task_blocks.retain(|name, blocks| {
             wished.get(name).is_some_and(|task| {
                 task.settings.nodes.is_empty() && Arc::ptr_eq(task, &blocks.task)
@@ -161,6 +182,9 @@ impl SiteInner {
         drained: &[String],
     ) -> HashMap<String, Vec<Arc<str>>> {
         let mut planned = HashMap::new();
+        // What those before take of nodes that are thought to have room.
+        let mut reserved: HashMap<Arc<str>, f64> = HashMap::new();
+        let end = Instant::now() + PROFILE_TIME;
         for task in tasks.iter().filter(|task| task.settings.nodes.is_empty()) {
             let Some(blocks) = lock(&self.state).task_blocks.get(&task.name).cloned() else {
                 continue;
@@ -169,23 +193,33 @@ impl SiteInner {
             if !is_choice {
                 continue;
             }
-            self.wait_for_profiles(&blocks, drained).await;
-            self.wait_for_links(&blocks, drained).await;
-            let (site, drained) = (Arc::clone(self), drained.to_vec());
-            let found = run_blocking(move || Ok(site.plan_one(&blocks, &drained))).await;
+            self.wait_for_profiles(&blocks, drained, end).await;
+            self.wait_for_links(&blocks, drained, end).await;
+            let (site, drained, taken) = (Arc::clone(self), drained.to_vec(), reserved.clone());
+            let placed = Arc::clone(&blocks);
+            let found = run_blocking(move || Ok(site.plan_one(&blocks, &drained, &taken))).await;
             if let Ok(Some(nodes)) = found {
+                for (node, bytes) in nodes.iter().zip(&placed.weight_bytes) {
+                    *reserved.entry(Arc::clone(node)).or_default() += *bytes as f64;
+                }
                 planned.insert(task.name.clone(), nodes);
             }
         }
         planned
     }
 
-    fn plan_one(&self, blocks: &Arc<TaskBlocks>, drained: &[String]) -> Option<Vec<Arc<str>>> {
+    fn plan_one(
+        &self,
+        blocks: &Arc<TaskBlocks>,
+        drained: &[String],
+        reserved: &HashMap<Arc<str>, f64>,
+    ) -> Option<Vec<Arc<str>>> {
         let observed = self.nodes.read(|nodes| {
             self.replacer.with_factors(|factors| {
                 let placed = &HashMap::new();
+                let placed_units = &HashSet::new();
                 let observation =
-                    Observation { nodes, drained, factors, places_all: false, placed };
+                    Observation { nodes, drained, factors, reserved, placed_units, placed };
                 observation.problem_of(&[Arc::clone(blocks)])
             })
         })?;
@@ -193,22 +227,23 @@ impl SiteInner {
     }
 
     /// Waits until nodes know how long a task's blocks take there.
-    async fn wait_for_profiles(&self, blocks: &TaskBlocks, drained: &[String]) {
+    async fn wait_for_profiles(&self, blocks: &TaskBlocks, drained: &[String], end: Instant) {
         let is_known = |nodes: &BTreeMap<String, KnownNode>| {
             let open = placeable_nodes(nodes, drained);
             let knows_all =
                 |node: &KnownNode| blocks.units.iter().all(|unit| node.has_profile(&unit.id));
             open.iter().all(|(_, node)| knows_all(node)).then_some(())
         };
-        if self.wait_until(PROFILE_TIME, is_known).await.is_none() {
+        let left = end.saturating_duration_since(Instant::now());
+        if self.wait_until(left, is_known).await.is_none() {
             let task = &blocks.task.name;
             tracing::warn!(task, "not all nodes know yet how long its blocks take there");
         }
     }
 
     /// Waits until the links from where a task's requests come are known.
-    async fn wait_for_links(&self, blocks: &TaskBlocks, drained: &[String]) {
-        let end = Instant::now() + LINK_TIME;
+    async fn wait_for_links(&self, blocks: &TaskBlocks, drained: &[String], end: Instant) {
+        let end = end.min(Instant::now() + LINK_TIME);
         let is_known = |nodes: &BTreeMap<String, KnownNode>| {
             let Some(input) = input_node(blocks, nodes) else { return true };
             let knows = |from: &str, to: &str| {

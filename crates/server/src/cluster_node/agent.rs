@@ -247,7 +247,7 @@ async fn report_for(
     }
 }
 
-fn available_storage(workload: &NodeWorkload) -> u64 {
+pub(super) fn available_storage(workload: &NodeWorkload) -> u64 {
     let found = rustix::fs::statvfs(&workload.repository);
     found.map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
 }

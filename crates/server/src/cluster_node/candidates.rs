@@ -11,9 +11,10 @@ use tessera_deploy::{Unit, UnitId};
 use tessera_repository::Repository;
 use tokio::sync::Notify;
 
-use super::agent::ControllerLink;
+use super::agent::{ControllerLink, available_storage};
 use super::content_fetch::{fetch_blocks, fetch_unit};
 use super::workload::NodeWorkload;
+use crate::host_memory::available_memory_bytes;
 
 /// How long to wait before content is asked for again that could not be fetched.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -112,6 +113,36 @@ async fn wait_for_change(weak: &Weak<NodeWorkload>) {
     }
 }
 
+/// Weights that are made up, what the engine makes of them, and some room for others.
+const MEMORY_FACTOR: u64 = 3;
+
+/// Refuses what would not fit beside what runs here.
+fn check_memory(workload: &NodeWorkload, unit: &Unit) -> Result<()> {
+    let repository = Repository::open(&workload.repository)?;
+    let weights = unit.block_hashes().map(|hash| Ok(repository.read_block(hash)?.weight_bytes()));
+    let weights: u64 = weights.sum::<Result<usize>>()? as u64;
+    let available = available_memory_bytes();
+    if weights.saturating_mul(MEMORY_FACTOR) > available {
+        return Err(Error::full(format!(
+            "its weights are {} MB, and {} MB of memory are there",
+            weights / 1_000_000,
+            available / 1_000_000
+        )));
+    }
+    Ok(())
+}
+
+/// Leaves half of the storage that is there to others.
+fn check_storage(workload: &NodeWorkload, unit: &Unit) -> Result<()> {
+    let repository = Repository::open(&workload.repository)?;
+    let weights = unit.block_hashes().map(|hash| Ok(repository.read_block(hash)?.weight_bytes()));
+    let weights: u64 = weights.sum::<Result<usize>>()? as u64;
+    if weights.saturating_mul(2) > available_storage(workload) {
+        return Err(Error::full("weights are not fetched ahead: there is too little storage"));
+    }
+    Ok(())
+}
+
 /// Does it; an error where it is worth trying again.
 async fn do_work(
     workload: &Arc<NodeWorkload>,
@@ -121,6 +152,7 @@ async fn do_work(
     let connection = link.current();
     match work {
         CandidateWork::Prefetch(unit) => {
+            check_storage(workload, unit)?;
             fetch_unit(workload, unit, connection.as_ref()).await?;
             workload.candidates.note_at_hand(unit);
             workload.report_due.notify_one();
@@ -128,7 +160,10 @@ async fn do_work(
         CandidateWork::Profile(unit) => {
             fetch_blocks(workload, unit, connection.as_ref()).await?;
             let (profiling, tried) = (Arc::clone(workload), unit.clone());
-            let tried = move || profiling.node.supervisor.profile_unit(&tried);
+            let tried = move || {
+                check_memory(&profiling, &tried)?;
+                profiling.node.supervisor.profile_unit(&tried)
+            };
             let found = tokio::task::spawn_blocking(tried).await;
             let found = found.map_err(|error| Error::lost(format!("a profile: {error}")))?;
             let time = found.map(|calibration| calibration.time);
