@@ -35,7 +35,7 @@ pub(crate) struct AnswerCounts {
 
 /// A request, and what its answer was when nothing was wrong.
 pub(crate) struct CheckedRequest {
-    request: TestInferRequest,
+    pub(crate) request: TestInferRequest,
     expected: Vec<f32>,
 }
 
@@ -57,7 +57,8 @@ impl CheckedRequest {
         Ok(Self { request, expected })
     }
 
-    fn is_right(&self, answer: &HttpAnswer) -> bool {
+    /// Whether an answer is what it was.
+    pub(crate) fn is_right(&self, answer: &HttpAnswer) -> bool {
         let found = trailing_floats(answer, self.expected.len());
         let largest = self.expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
         found.len() == self.expected.len()

@@ -27,6 +27,8 @@ pub(crate) struct Finding {
 pub(crate) enum Bound {
     /// This or less.
     AtMost(f64),
+    /// This or more.
+    AtLeast(f64),
     /// This and nothing else.
     Exactly(f64),
 }
@@ -40,6 +42,16 @@ impl Finding {
         unit: &'static str,
     ) -> Self {
         Self::with_bound(what, found, Bound::AtMost(limit), unit)
+    }
+
+    /// Something that must be so much or more.
+    pub(crate) fn at_least(
+        what: impl Into<String>,
+        found: f64,
+        limit: f64,
+        unit: &'static str,
+    ) -> Self {
+        Self::with_bound(what, found, Bound::AtLeast(limit), unit)
     }
 
     /// A number of things that must be this one.
@@ -62,6 +74,7 @@ impl Finding {
     fn with_bound(what: impl Into<String>, found: f64, bound: Bound, unit: &'static str) -> Self {
         let held = match bound {
             Bound::AtMost(limit) => found <= limit,
+            Bound::AtLeast(limit) => found >= limit,
             Bound::Exactly(expected) => found == expected,
         };
         Self { what: what.into(), found, unit, bound, held, detail: String::new() }
@@ -77,6 +90,7 @@ impl Finding {
     fn bound_text(&self) -> String {
         match self.bound {
             Bound::AtMost(limit) => format!("at most {}", with_unit(limit, self.unit)),
+            Bound::AtLeast(limit) => format!("at least {}", with_unit(limit, self.unit)),
             Bound::Exactly(expected) => with_unit(expected, self.unit),
         }
     }

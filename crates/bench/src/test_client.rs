@@ -122,6 +122,7 @@ impl TestClient {
 }
 
 /// A request for inference: what goes before the tensor, and the tensor.
+#[derive(Clone)]
 pub(crate) struct TestInferRequest {
     pub(crate) head: Vec<u8>,
     pub(crate) tensor: Vec<u8>,

@@ -70,6 +70,20 @@ impl ControlClient {
         exchange.await
     }
 
+    /// The same for whoever has no runtime.
+    pub fn ask_blocking(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Error::from_io("a runtime", &error))?;
+        runtime.block_on(self.ask(method, path, body))
+    }
+
     fn make_request(
         &self,
         method: HttpMethod,

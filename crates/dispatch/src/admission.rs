@@ -20,6 +20,8 @@ const DEADLINE_FRACTION: f64 = 0.75;
 const COST_SMOOTHING: f64 = 0.1;
 /// How much computing is looked at before the speed is taken anew.
 const SPEED_PERIOD: Duration = Duration::from_millis(200);
+/// What was done in more than this, or ten times what a request takes, says nothing of speed.
+const LONGEST_SPEED_PERIOD: Duration = Duration::from_secs(5);
 
 /// The part of the memory for waiting requests that one task may have: the rest is for others.
 const MOST_OF_ONE_TASK: f64 = 0.75;
@@ -201,8 +203,11 @@ impl AdmissionControl {
         let past = self.since.elapsed();
         if past >= SPEED_PERIOD {
             let seen = self.done / past.as_secs_f64();
-            // A request that is alone says nothing of how many could be computed at once.
-            if self.requests > 0 && seen > 0.0 {
+            // A request that is alone says nothing of how many could be computed at once, and where
+            // none was finished for long nothing was computed.
+            let longest = Duration::from_secs_f64((10.0 * computed).clamp(0.0, 1e6));
+            let is_telling = past < LONGEST_SPEED_PERIOD.max(longest);
+            if self.requests > 0 && seen > 0.0 && is_telling {
                 self.speed += 0.3 * (seen - self.speed);
             }
             self.since = Instant::now();

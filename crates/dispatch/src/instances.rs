@@ -23,6 +23,8 @@ struct UnitInstances {
     live_instances: Vec<LiveInstance>,
     /// Why there is none, and will be none.
     unavailable_reason: Option<String>,
+    /// Whether the last was one that can't be reached.
+    is_out_of_reach: bool,
 }
 
 struct LiveInstance {
@@ -67,6 +69,7 @@ impl InstanceTable {
         self.unit_of.insert(instance.to_owned(), unit.clone());
         let unit = self.units.entry(unit.clone()).or_default();
         unit.unavailable_reason = None;
+        unit.is_out_of_reach = false;
         unit.window = unit.window.max(1);
         if !unit.live_instances.iter().any(|known| known.name == instance) {
             unit.live_instances.push(LiveInstance { name: instance.to_owned(), in_flight: 0 });
@@ -77,6 +80,14 @@ impl InstanceTable {
         self.unit_of.remove(instance);
         if let Some(unit) = self.units.get_mut(unit) {
             unit.live_instances.retain(|known| known.name != instance);
+        }
+    }
+
+    /// An instance can't be reached: nothing goes there until somebody finds that it can be again.
+    pub(crate) fn set_out_of_reach(&mut self, unit: &UnitId, instance: &str) {
+        self.retire_instance(unit, instance);
+        if let Some(unit) = self.units.get_mut(unit) {
+            unit.is_out_of_reach = true;
         }
     }
 
@@ -155,10 +166,46 @@ impl InstanceTable {
         (reached, Some(reason))
     }
 
+    /// Why a step can't be made for now, where that is known.
+    fn out_of_reach_reason(&self, unit: &UnitId) -> Option<String> {
+        let known = self.units.get(unit)?;
+        (known.is_out_of_reach && known.live_instances.is_empty())
+            .then(|| format!("unit {unit} is out of reach"))
+    }
+
+    /// The last exit before what is out of reach for now, as the number of steps to its end, and
+    /// why it is.
+    pub(crate) fn steps_in_reach(&self, entry: &TaskEntry) -> Option<(usize, String)> {
+        let steps = &entry.route.steps;
+        let found = steps.iter().enumerate();
+        let (index, reason) = found
+            .filter_map(|(index, step)| Some((index, self.out_of_reach_reason(&step.unit)?)))
+            .next()?;
+        let exit = steps[..index].iter().rposition(|step| step.exit.is_some())?;
+        Some((exit + 1, reason))
+    }
+
+    /// The part of a route's computing that its first steps are.
+    pub(crate) fn computing_share(&self, entry: &TaskEntry, steps: usize) -> f64 {
+        let seconds = |steps: &[tessera_deploy::RouteStep]| {
+            steps.iter().map(|step| self.run_time(&step.unit).as_secs_f64()).sum::<f64>()
+        };
+        let all = seconds(&entry.route.steps);
+        let first = seconds(&entry.route.steps[..steps.min(entry.route.steps.len())]);
+        if all > 0.0 { first / all } else { steps as f64 / entry.route.steps.len().max(1) as f64 }
+    }
+
     /// For each step that can be made the instance with the least to do; `None` where one has no
-    /// room.
-    pub(crate) fn choose_instances(&self, entry: &TaskEntry) -> Option<ChosenInstances> {
-        let (reached, cut_short) = self.reachable_steps(entry);
+    /// room. `most` has no more than so many steps made, and says why.
+    pub(crate) fn choose_instances(
+        &self,
+        entry: &TaskEntry,
+        most: Option<(usize, String)>,
+    ) -> Option<ChosenInstances> {
+        let (mut reached, mut cut_short) = self.reachable_steps(entry);
+        if let Some((steps, reason)) = most.filter(|(steps, _)| *steps < reached) {
+            (reached, cut_short) = (steps, Some(reason));
+        }
         let steps = &entry.route.steps[..reached];
         let mut chosen: HashMap<&UnitId, &str> = HashMap::new();
         for step in steps {

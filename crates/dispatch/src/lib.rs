@@ -16,6 +16,7 @@ mod inference;
 mod instances;
 mod pending_request;
 mod request_parts;
+mod rest_watch;
 mod routing_table;
 mod state;
 mod statistics;

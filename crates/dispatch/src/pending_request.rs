@@ -36,6 +36,10 @@ pub(crate) struct PendingRequest {
     pub(crate) parts: Vec<RequestPart>,
     pub(crate) hop_timings: Vec<HopTiming>,
     pub(crate) retries: u32,
+    /// Why it is to end at the last exit that is in reach, where it is.
+    pub(crate) ends_early: Option<String>,
+    /// Whether it counts among those that end at an exit.
+    pub(crate) is_exit_load: bool,
 }
 
 /// A part of a request, which travels on its own.
@@ -102,6 +106,8 @@ impl PendingRequest {
             parts,
             hop_timings: Vec::new(),
             retries: 0,
+            ends_early: None,
+            is_exit_load: false,
         })
     }
 

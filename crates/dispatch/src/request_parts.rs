@@ -1,8 +1,9 @@
 //! Where the parts of requests are: those that wait to be sent, and those in flight.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
 
-use tessera_tensormq::RequestId;
+use tessera_tensormq::{Deadline, RequestId};
 
 /// Parts that wait to be sent, per task, each the number of a request and of a part of it.
 #[derive(Default)]
@@ -60,6 +61,7 @@ pub(crate) struct PartInFlight {
     pub(crate) task: String,
     /// Why it ends before the route does.
     pub(crate) cut_short: Option<String>,
+    pub(crate) deadline: Deadline,
 }
 
 impl PartInFlight {
@@ -95,6 +97,38 @@ impl PartsInFlight {
     /// Which part of its request a flight carries.
     pub(crate) fn part_number(&self, request: RequestId, flight: u32) -> Option<usize> {
         self.parts.get(&(request, flight)).map(|flight| flight.part)
+    }
+
+    /// A flight has got past its first instances, and is not on its way to them any more; returns
+    /// those.
+    pub(crate) fn leave_instances(
+        &mut self,
+        request: RequestId,
+        flight: u32,
+        passed: usize,
+    ) -> Vec<String> {
+        let Some(flight) = self.parts.get_mut(&(request, flight)) else { return Vec::new() };
+        let passed = passed.min(flight.instances.len());
+        let (mut left, still) = (flight.instances.clone(), flight.instances.split_off(passed));
+        left.truncate(passed);
+        // One that is passed again later is still on the way.
+        left.retain(|instance| !still.contains(instance));
+        flight.instances = still;
+        left
+    }
+
+    /// Flights whose deadline passed a while ago: no reply comes of those, as whatever gets such a
+    /// request drops it.
+    pub(crate) fn overdue_flights(&self, grace: Duration) -> Vec<(RequestId, u32)> {
+        let is_overdue = |flight: &PartInFlight| flight.deadline.later_by(grace).has_passed();
+        let overdue = self.parts.iter().filter(|(_, flight)| is_overdue(flight));
+        overdue.map(|(key, _)| *key).collect()
+    }
+
+    /// Whether a part of a request is on its way to the end of its route.
+    pub(crate) fn goes_to_end(&self, request: RequestId) -> bool {
+        let flights = self.parts.iter().filter(|((number, _), _)| *number == request);
+        flights.into_iter().any(|(_, flight)| flight.cut_short.is_none())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

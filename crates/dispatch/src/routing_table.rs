@@ -122,6 +122,8 @@ pub struct TaskEntry {
     /// What stands for inputs that a request leaves out, by their number.
     pub(crate) default_inputs: Vec<Option<Tensor>>,
     pub(crate) statistics: Arc<StatisticsCounter>,
+    /// What its requests that end at an exit are counted under.
+    pub(crate) exit_load_name: String,
 }
 
 impl TaskEntry {
@@ -131,12 +133,28 @@ impl TaskEntry {
             port.default.as_ref().and_then(|value| value.to_tensor(port.tensor_type.dtype).ok())
         };
         let default_inputs = route.inputs.iter().map(default).collect();
-        Self { thresholds: thresholds.collect(), default_inputs, route, statistics }
+        let exit_load_name = format!("{}\0exit", route.task);
+        Self { thresholds: thresholds.collect(), default_inputs, exit_load_name, route, statistics }
     }
 
     /// Whether its requests pass a unit.
     pub(crate) fn passes_unit(&self, unit: &UnitId) -> bool {
         self.route.steps.iter().any(|step| step.unit == *unit)
+    }
+
+    /// Whether an exit that was not certain enough may answer.
+    pub(crate) fn may_degrade(&self) -> bool {
+        self.route.degrade && !self.route.exits.is_empty()
+    }
+
+    /// The step at which requests may leave by an exit.
+    pub(crate) fn exit_step(&self, exit: usize) -> Option<usize> {
+        self.route.steps.iter().position(|step| step.exit == Some(exit))
+    }
+
+    /// The last step at which requests may leave.
+    pub(crate) fn last_exit_step(&self) -> Option<usize> {
+        self.route.steps.iter().rposition(|step| step.exit.is_some())
     }
 
     /// The exits by name, with their thresholds and how often each was taken.

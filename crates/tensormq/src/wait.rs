@@ -42,8 +42,8 @@ impl Deadline {
     }
 
     /// So much later.
-    #[cfg_attr(not(feature = "zeromq"), allow(dead_code, reason = "leases are the network's"))]
-    pub(crate) fn later_by(self, duration: Duration) -> Self {
+    #[must_use]
+    pub fn later_by(self, duration: Duration) -> Self {
         let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self { nanoseconds: self.nanoseconds.saturating_add(duration) }
     }

@@ -100,6 +100,11 @@ impl LabCluster {
         Ok(())
     }
 
+    /// The controller's process.
+    pub(super) fn controller_id(&self) -> u32 {
+        self.controller.as_ref().map_or(0, LabProcess::id)
+    }
+
     pub(super) fn kill_controller(&mut self) {
         self.controller = None;
     }
@@ -280,11 +285,7 @@ pub(super) fn ask_at(
     path: &str,
     body: Option<&Value>,
 ) -> Result<Value> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::from_io("a runtime", &error))?;
-    runtime.block_on(ControlClient::new(url, None, None).ask(method, path, body))
+    ControlClient::new(url, None, None).ask_blocking(method, path, body)
 }
 
 /// This program, at a host.

@@ -5,6 +5,7 @@
 
 mod adapts;
 mod blocks;
+mod cut;
 mod gateways;
 mod idle;
 mod join;
@@ -12,6 +13,7 @@ mod lab_cluster;
 mod links;
 mod node_kills;
 mod places;
+mod scale;
 mod two_hosts;
 mod without_controller;
 
@@ -34,6 +36,9 @@ pub struct BenchCluster {
     /// How many nodes are killed, one after the other
     #[arg(long, default_value_t = 100)]
     pub(crate) kills: usize,
+    /// How many nodes there are that only say that they are some
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) nodes: usize,
     /// Clients that ask meanwhile
     #[arg(long, default_value_t = 4)]
     pub(crate) clients: usize,
@@ -59,18 +64,20 @@ pub(crate) struct Experiment {
     pub(crate) make: fn(&BenchCluster) -> Result<Vec<Finding>>,
 }
 
-const EXPERIMENTS: [Experiment; 11] = [
+const EXPERIMENTS: [Experiment; 13] = [
     join::JOIN,
     links::LINKS,
     places::PLACES,
     adapts::ADAPTS,
     adapts::FLAPS,
+    cut::CUT,
     blocks::BLOCKS,
     two_hosts::TWO_HOSTS,
     node_kills::NODE_KILLS,
     without_controller::WITHOUT_CONTROLLER,
     gateways::GATEWAYS,
     idle::IDLE,
+    scale::SCALE,
 ];
 
 #[derive(Serialize)]

@@ -124,7 +124,7 @@ impl PlacedModel {
         let file = cluster.path().join("model.onnx");
         zoo_file::write_recipe(&recipe, &file)?;
         let exit = architecture.exit_output().unwrap_or_default().to_owned();
-        let requests = store_with_exit(&file, &exit, &cluster.repository())?;
+        let requests = store_with_exit(&file, &exit, &cluster.repository(), &TASKS)?.requests;
         let site = Self { cluster, device, cloud, exit, requests, _slow: slow };
         site.set_delay(0);
         // At the device first: weights get there while the link is as it is.
@@ -242,12 +242,23 @@ fn mean(times: &[f64]) -> f64 {
     times.iter().sum::<f64>() / times.len().max(1) as f64
 }
 
-/// Cuts a model with an exit, and stores it; returns requests for each task.
-fn store_with_exit(
+/// A model with an exit, as it is stored.
+pub(super) struct StoredExitModel {
+    pub(super) blocks: usize,
+    /// How many of them come before its exit, and which is the exit's head.
+    pub(super) before_exit: usize,
+    pub(super) exit_head: usize,
+    /// Requests for each task.
+    pub(super) requests: Vec<Vec<TestInferRequest>>,
+}
+
+/// Cuts a model with an exit, and stores it for these tasks.
+pub(super) fn store_with_exit(
     file: &Path,
     exit: &str,
     repository: &Path,
-) -> Result<Vec<Vec<TestInferRequest>>> {
+    tasks: &[&str],
+) -> Result<StoredExitModel> {
     let exit = ExitSpec { output: exit.to_owned(), threshold: 0.0 };
     let model = ModelFile::read_file(file, &BTreeMap::new(), &[exit])?;
     let partition = model.split_into_blocks(Some(&Split::Blocks(BLOCKS)))?;
@@ -255,12 +266,17 @@ fn store_with_exit(
     let ports = &partition.graph.inputs;
     let given = (0..INPUTS as u64).map(|seed| random_inputs(ports, &HashMap::new(), seed));
     let given = given.collect::<Result<Vec<_>>>()?;
-    let requests = TASKS.iter().map(|task| {
+    let requests = tasks.iter().map(|task| {
         let request = |given: &Vec<tessera_core::Tensor>| {
             let bytes = given[0].bytes().unwrap_or_default();
             TestInferRequest::new(task, &ports[0].name, given[0].shape(), bytes)
         };
         given.iter().map(request).collect()
     });
-    Ok(requests.collect())
+    let graph = &partition.graph;
+    let blocks = graph.blocks.len();
+    let exit = graph.exits.first();
+    let before_exit = exit.and_then(|exit| exit.after).map_or(0, |after| after + 1);
+    let exit_head = exit.map_or(0, |exit| exit.head);
+    Ok(StoredExitModel { blocks, before_exit, exit_head, requests: requests.collect() })
 }

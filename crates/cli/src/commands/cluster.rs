@@ -4,7 +4,7 @@ use std::future::Future;
 
 use serde_json::{Value, json};
 use tessera_command::{ControlClient, HttpMethod, interrupt};
-use tessera_core::{Error, Result};
+use tessera_core::Result;
 use tessera_report::{Table, output};
 use tessera_server::{
     ClusterNodeStatus, ControllerStatus, FailedModel, LogControl, ShutdownSignal, shutdown_channel,
@@ -102,11 +102,7 @@ impl AdminArguments {
         body: Option<&Value>,
     ) -> Result<Value> {
         let client = ControlClient::new(&self.controller, self.ca.clone(), self.bearer.clone());
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Error::from_io("a runtime", &error))?;
-        runtime.block_on(client.ask(method, path, body))
+        client.ask_blocking(method, path, body)
     }
 }
 

@@ -8,12 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-use tessera_cluster::{UnitReport, UnitState};
 use tessera_core::{Error, Result, lock};
-use tessera_deploy::{
-    Deployment, DeploymentChange, PlannedTask, TaskChange, TaskRoute, Unit, UnitId,
-};
+use tessera_deploy::{Deployment, PlannedTask, TaskChange, TaskRoute, Unit, UnitId};
 use tokio::sync::broadcast;
 
 use super::assignments::{Decided, current_reports, node_assignments};
@@ -25,12 +21,12 @@ use super::plan_status::ClusterPlanStatus;
 use super::replacing::Replacer;
 use super::services::ContentReader;
 use super::site_placing::keep_replacing;
+use super::site_status::{task_status, unit_status, unplaced_status};
 use super::task_blocks::TaskBlocks;
 use crate::members::MemberRegistry;
 use crate::run_apart::run_blocking;
 use crate::site::{
-    AppliedUnits, ExitStatus, InstanceReport, PingAnswer, Site, SiteFuture, TaskStatus, UnitStatus,
-    UsedUnit, used_units,
+    AppliedUnits, PingAnswer, Site, SiteFuture, TaskStatus, UnitStatus, UsedUnit, used_units,
 };
 use crate::store::RowStore;
 
@@ -38,10 +34,6 @@ use crate::store::RowStore;
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// The same for a task that runs, and would only run better elsewhere: others wait meanwhile.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long gateways may take to have a new table.
-const TABLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long what is not needed any more waits for gateways that are away or slow.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a controller that has begun waits for the nodes that were there before.
 const ADOPTION_TIME: Duration = Duration::from_secs(10);
 /// How long to wait after a task could not be placed.
@@ -77,8 +69,8 @@ pub(super) struct SiteInner {
     pub(super) replacer: Replacer,
     pub(super) state: Mutex<SiteState>,
     /// Held while units are started or stopped.
-    changing: tokio::sync::Mutex<()>,
-    events: broadcast::Sender<Arc<str>>,
+    pub(super) changing: tokio::sync::Mutex<()>,
+    pub(super) events: broadcast::Sender<Arc<str>>,
 }
 
 pub(super) struct SiteState {
@@ -92,9 +84,9 @@ pub(super) struct SiteState {
     /// Every unit that runs or should.
     pub(super) units: BTreeMap<UnitId, Arc<Unit>>,
     /// What gateways serve.
-    routes: BTreeMap<String, Arc<TaskRoute>>,
+    pub(super) routes: BTreeMap<String, Arc<TaskRoute>>,
     /// What they served before, until no request is left.
-    earlier_routes: Vec<Arc<TaskRoute>>,
+    pub(super) earlier_routes: Vec<Arc<TaskRoute>>,
     /// Until when nodes are waited for that ran what was taken over.
     pub(super) adopting_until: Option<Instant>,
 }
@@ -298,7 +290,7 @@ impl SiteInner {
     }
 
     /// Keeps where tasks run; where that fails the next controller places them anew.
-    async fn keep_placement(&self, placed: Vec<Arc<PlannedTask>>, removed: Vec<String>) {
+    pub(super) async fn keep_placement(&self, placed: Vec<Arc<PlannedTask>>, removed: Vec<String>) {
         let kept = Arc::clone(&self.kept_placement);
         if let Err(error) = run_blocking(move || kept.save(&placed, &removed)).await {
             tracing::error!(%error, "where tasks run is not kept");
@@ -437,158 +429,6 @@ impl SiteInner {
         }
         self.carry_out(change, placed, fusion, MOVE_TIMEOUT).await.map(drop)
     }
-
-    /// Starts what a change needs, has gateways use it, and stops what is not needed any more when
-    /// no request is left.
-    async fn carry_out(
-        self: &Arc<Self>,
-        change: TaskChange,
-        placed: TaskChange,
-        fusion: bool,
-        start_timeout: Duration,
-    ) -> Result<AppliedUnits> {
-        let (kept, removed) = (placed.put.clone(), placed.removed.clone());
-        let (found, undo) = lock(&self.state).deployment.change_with_fusion(placed, fusion)?;
-        {
-            let mut state = lock(&self.state);
-            for unit in found.new_units.iter().chain(&found.changed_units) {
-                state.units.insert(unit.id.clone(), Arc::clone(unit));
-            }
-        }
-        self.assign_all();
-        if let Err(error) = self.wait_for_units(&found, start_timeout).await {
-            let mut state = lock(&self.state);
-            for unit in &found.new_units {
-                state.units.remove(&unit.id);
-            }
-            if let Err(second) = state.deployment.undo_change(undo) {
-                tracing::error!(%second, "a plan could not be taken back");
-            }
-            for unit in &found.changed_units {
-                if let Some(before) = state.deployment.find_unit(&unit.id).cloned() {
-                    state.units.insert(unit.id.clone(), before);
-                }
-            }
-            drop(state);
-            self.assign_all();
-            return Err(error);
-        }
-        self.keep_placement(kept, removed).await;
-        let earlier = self.switch_routes(change, &found);
-        self.assign_all();
-        let tables = self.wait_for_tables().await;
-        let applied = AppliedUnits {
-            started: found.new_units.iter().map(|unit| unit.id.to_string()).collect(),
-            stopped: found.removed_units.iter().map(ToString::to_string).collect(),
-        };
-        self.publish_event(&json!({
-            "kind": "system", "started": applied.started, "stopped": applied.stopped,
-            "changed": found.routes.iter().map(|route| &route.task).collect::<Vec<_>>(),
-            "removed": found.removed_tasks,
-        }));
-        let (site, superfluous) = (Arc::clone(self), found.removed_units);
-        tokio::spawn(async move { site.stop_later(tables, earlier, superfluous).await });
-        Ok(applied)
-    }
-
-    /// Has gateways serve other routes from now on; returns those that they served before.
-    fn switch_routes(&self, change: TaskChange, found: &DeploymentChange) -> Vec<Arc<TaskRoute>> {
-        let mut state = lock(&self.state);
-        for name in &change.removed {
-            state.wished.remove(name);
-        }
-        for task in change.put {
-            state.wished.insert(task.name.clone(), task);
-        }
-        let gone = found.removed_tasks.iter().chain(found.routes.iter().map(|route| &route.task));
-        let earlier: Vec<Arc<TaskRoute>> =
-            gone.filter_map(|task| state.routes.remove(task)).collect();
-        for route in &found.routes {
-            state.routes.insert(route.task.clone(), Arc::clone(route));
-        }
-        state.earlier_routes.extend(earlier.iter().cloned());
-        earlier
-    }
-
-    /// Stops what is not needed any more once no request is left that could pass it.
-    async fn stop_later(
-        &self,
-        tables: HashMap<String, u64>,
-        earlier: Vec<Arc<TaskRoute>>,
-        superfluous: Vec<UnitId>,
-    ) {
-        self.wait_until_drained(&tables).await;
-        let _changing = self.changing.lock().await;
-        {
-            let mut state = lock(&self.state);
-            let is_over =
-                |route: &Arc<TaskRoute>| earlier.iter().any(|old| Arc::ptr_eq(old, route));
-            state.earlier_routes.retain(|route| !is_over(route));
-            for unit in &superfluous {
-                // It may be needed again by now.
-                if state.deployment.find_unit(unit).is_none() {
-                    state.units.remove(unit);
-                }
-            }
-        }
-        self.assign_all();
-    }
-
-    /// Waits until what is new takes requests; an error where it can't.
-    async fn wait_for_units(&self, found: &DeploymentChange, most: Duration) -> Result<()> {
-        let waited: Vec<&Arc<Unit>> = found.new_units.iter().chain(&found.changed_units).collect();
-        let look = |nodes: &BTreeMap<String, KnownNode>| {
-            let mut is_complete = true;
-            for unit in &waited {
-                match unit_readiness(unit, nodes) {
-                    Ok(is_up) => is_complete &= is_up,
-                    Err(error) => return Some(Err(error)),
-                }
-            }
-            is_complete.then_some(Ok(()))
-        };
-        let started = self.wait_until(most, look).await;
-        started.unwrap_or_else(|| {
-            let seconds = most.as_secs();
-            Err(Error::timed_out(format!("the units were not started within {seconds} s")))
-        })
-    }
-
-    /// Waits until every gateway that is there has its table; returns which table each has.
-    async fn wait_for_tables(&self) -> HashMap<String, u64> {
-        let numbers = self.nodes.read(|nodes| {
-            let gateways = nodes.iter().filter(|(_, node)| is_gateway(node));
-            gateways.map(|(name, node)| (name.clone(), node.last_number())).collect()
-        });
-        let has_all = |nodes: &BTreeMap<String, KnownNode>| {
-            let has = |(name, number): (&String, &u64)| {
-                nodes.get(name).is_none_or(|node| !is_gateway(node) || node.applied >= *number)
-            };
-            HashMap::iter(&numbers).all(has).then_some(())
-        };
-        if self.wait_until(TABLE_TIMEOUT, has_all).await.is_none() {
-            tracing::warn!("not all gateways have their new table yet");
-        }
-        numbers
-    }
-
-    /// Waits until no gateway has a request left that was accepted before these tables.
-    async fn wait_until_drained(&self, numbers: &HashMap<String, u64>) {
-        let is_drained = |nodes: &BTreeMap<String, KnownNode>| {
-            let has = |(name, number): (&String, &u64)| {
-                nodes.get(name).is_none_or(|node| node.drained >= *number)
-            };
-            numbers.iter().all(has).then_some(())
-        };
-        if self.wait_until(DRAIN_TIMEOUT, is_drained).await.is_none() {
-            tracing::warn!("units are stopped that a gateway which is away may still use");
-        }
-    }
-
-    fn publish_event(&self, event: &serde_json::Value) {
-        // Where nobody listens nobody hears.
-        self.events.send(event.to_string().into()).ok();
-    }
 }
 
 /// A task with its blocks at these nodes.
@@ -596,10 +436,6 @@ pub(super) fn task_at(task: &Arc<PlannedTask>, nodes: &[Arc<str>]) -> Arc<Planne
     let mut placed = PlannedTask::clone(task);
     placed.settings.nodes = nodes.to_vec();
     Arc::new(placed)
-}
-
-fn is_gateway(node: &KnownNode) -> bool {
-    node.is_attached() && node.description.gateway.is_some()
 }
 
 /// Whether a task that is placed already may stay where it is.
@@ -617,24 +453,6 @@ fn is_placed_for(
         && before.graph.blocks.len() == task.graph.blocks.len()
         && before.settings.nodes.len() == task.graph.blocks.len()
         && before.settings.nodes.iter().all(is_open)
-}
-
-/// Whether a unit takes requests where it should; an error where it never will.
-fn unit_readiness(unit: &Unit, nodes: &BTreeMap<String, KnownNode>) -> Result<bool> {
-    let name = unit.settings.node.as_deref().unwrap_or_default();
-    let Some(node) = nodes.get(name).filter(|node| node.is_attached()) else {
-        return Err(Error::lost(format!("unit {}: node \"{name}\" is away", unit.id)));
-    };
-    match node.units.get(&unit.id).map(|report| (&report.state, report)) {
-        None | Some((UnitState::Starting, _)) => Ok(false),
-        Some((UnitState::Failed(reason), _)) => {
-            Err(Error::engine(format!("unit {} at node \"{name}\": {reason}", unit.id)))
-        }
-        Some((UnitState::Up, report)) => {
-            let up = report.instances.iter().filter(|instance| instance.address.is_some());
-            Ok(up.count() >= unit.settings.replicas.max(1))
-        }
-    }
 }
 
 impl Site for ClusterSite {
@@ -729,76 +547,5 @@ impl Site for ClusterSite {
 
     fn subscribe_events(&self) -> broadcast::Receiver<Arc<str>> {
         self.0.events.subscribe()
-    }
-}
-
-fn unplaced_status(task: &PlannedTask) -> TaskStatus {
-    TaskStatus {
-        name: task.name.clone(),
-        version: task.version.clone(),
-        state: "unavailable".to_owned(),
-        reason: Some("no node is there to run it".to_owned()),
-        path: Vec::new(),
-        exits: Vec::new(),
-        in_flight: 0,
-    }
-}
-
-fn unit_status(unit: &Unit, tasks: Vec<String>, report: Option<&UnitReport>) -> UnitStatus {
-    let instances = report.into_iter().flat_map(|report| &report.instances);
-    UnitStatus {
-        name: unit.id.to_string(),
-        blocks: unit.block_hashes().map(|hash| hash.to_string()).collect(),
-        tasks,
-        isolation: unit.settings.isolation.to_string(),
-        device: unit.settings.device.to_string(),
-        node: unit.settings.node.clone(),
-        weight_bytes: report.map_or(0, |report| report.weight_bytes),
-        max_batch_rows: report.and_then(|report| report.max_batch_rows),
-        instances: instances
-            .map(|instance| InstanceReport {
-                name: instance.name.clone(),
-                state: instance.state.clone(),
-                reason: instance.reason.clone(),
-                process: instance.process,
-                restarts: instance.restarts,
-                requests: instance.requests,
-                in_flight: 0,
-            })
-            .collect(),
-    }
-}
-
-fn task_status(
-    route: &TaskRoute,
-    units: &BTreeMap<UnitId, Arc<Unit>>,
-    nodes: &BTreeMap<String, KnownNode>,
-) -> TaskStatus {
-    let steps = route.steps.iter().filter_map(|step| units.get(&step.unit));
-    let mut state = ("ready", None);
-    for unit in steps {
-        match unit_readiness(unit, nodes) {
-            Ok(true) => {}
-            Ok(false) => state = ("loading", Some(format!("unit {} is starting", unit.id))),
-            Err(error) => {
-                state = ("unavailable", Some(error.to_string()));
-                break;
-            }
-        }
-    }
-    let traffic = || nodes.values().filter_map(|node| node.traffic.get(&route.task));
-    let exit = |exit: &tessera_deploy::RouteExit| ExitStatus {
-        name: exit.name.clone(),
-        threshold: exit.threshold,
-        taken: traffic().filter_map(|traffic| traffic.exits.get(&exit.name)).sum(),
-    };
-    TaskStatus {
-        name: route.task.clone(),
-        version: route.version.clone(),
-        state: state.0.to_owned(),
-        reason: state.1,
-        path: route.steps.iter().map(|step| step.unit.to_string()).collect(),
-        exits: route.exits.iter().map(exit).collect(),
-        in_flight: traffic().map(|traffic| traffic.in_flight).sum(),
     }
 }

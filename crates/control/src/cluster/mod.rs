@@ -3,7 +3,9 @@
 //! ```text
 //! services       what nodes ask over gRPC: to join, for certificates, for content, for orders
 //! node_table     the nodes: what they report, and what they were sent
-//! cluster_site   has tasks carried out: units started, tables changed, units stopped
+//! cluster_site   the tasks of a cluster: what is wished for, and what is done about it
+//! carrying_out   a change: units started, tables changed, units stopped
+//! site_status    tasks and units as people see them
 //! assignments    what each node is to do, from units, routes and reports
 //! admin          tokens and nodes as people see and change them
 //! placing        which node a task's blocks run at, where nothing is known to plan with
@@ -16,6 +18,7 @@
 
 mod admin;
 mod assignments;
+mod carrying_out;
 mod cluster_site;
 mod kept_placement;
 mod move_gate;
@@ -27,6 +30,7 @@ mod plan_status;
 mod replacing;
 mod services;
 mod site_placing;
+mod site_status;
 mod task_blocks;
 
 pub use admin::{ClusterAdmin, TokenStatus};

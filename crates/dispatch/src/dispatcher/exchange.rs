@@ -17,6 +17,11 @@ use crate::state::{DispatcherState, InferenceResults, OutgoingMessage, RetryCaus
 
 /// How often an instance is tried that could not be reached.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
+/// How long after a request's deadline its places are given to others, though no reply came of it:
+/// what it was sent through may be cut off, and whoever gets it later drops it.
+const OVERDUE_GRACE: Duration = Duration::from_secs(1);
+/// How often that is looked after.
+const OVERDUE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Receives replies on the runtime that this is called on, for as long as there is a dispatcher.
 pub(super) fn start_receiving(inner: &Arc<DispatcherInner>, mut inbox: Inbox) -> Result<()> {
@@ -50,6 +55,22 @@ pub(super) fn start_receiving(inner: &Arc<DispatcherInner>, mut inbox: Inbox) ->
         }
     });
     Ok(())
+}
+
+/// Ends flights that no reply will come of, for as long as there is a dispatcher.
+pub(super) fn keep_ending_overdue(inner: &Arc<DispatcherInner>) {
+    let own = Arc::downgrade(inner);
+    inner.runtime.spawn(async move {
+        loop {
+            tokio::time::sleep(OVERDUE_INTERVAL).await;
+            let Some(inner) = own.upgrade() else { return };
+            let mut state = inner.lock_state();
+            if state.end_overdue_flights(OVERDUE_GRACE) {
+                inner.send_queued(state);
+                inner.request_ended.notify_waiters();
+            }
+        }
+    });
 }
 
 impl DispatcherInner {

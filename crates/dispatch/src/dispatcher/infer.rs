@@ -90,7 +90,7 @@ impl DispatcherInner {
         let allowed = request.timeout.unwrap_or(entry.route.deadline);
         let deadline = Deadline::after(allowed);
         let (sender, answer) = oneshot::channel();
-        let pending = PendingRequest::new(
+        let mut pending = PendingRequest::new(
             number,
             request.id.clone(),
             Arc::clone(&entry),
@@ -110,15 +110,14 @@ impl DispatcherInner {
             self.observe_ended(&pending, RequestOutcome::Failed(&error), &[]);
             return Err(error.into());
         }
-        if let Err(refusal) = state.admit_request(&entry, rows, pending.bytes, allowed) {
+        if let Err(refusal) = state.admit_request(&mut pending, allowed) {
             let refusal = Refusal { error: within(refusal.error), ..refusal };
             self.observe_ended(&pending, RequestOutcome::Refused(&refusal.error), &[]);
             return Err(refusal);
         }
         state.insert_request(pending);
         self.send_queued(state);
-        let degrades = entry.route.degrade && !entry.route.exits.is_empty();
-        let degrades_at = degrades.then(|| {
+        let degrades_at = entry.may_degrade().then(|| {
             // Early enough to be there in time.
             let early = (allowed / 20).min(Duration::from_millis(20));
             Deadline::after(allowed.saturating_sub(early))
@@ -129,7 +128,7 @@ impl DispatcherInner {
     /// Answers from an exit that was not certain enough, where there is one for every row.
     fn degrade_request(&self, number: RequestId, reason: &str) {
         let mut state = self.lock_state();
-        if let Some(result) = state.degraded_result(number, reason) {
+        if let Some(result) = state.late_result(number, reason) {
             self.deliver_results(&mut state, vec![(number, result)]);
             self.send_queued(state);
         }

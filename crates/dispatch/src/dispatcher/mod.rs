@@ -105,6 +105,7 @@ impl Dispatcher {
             on_cancelled: OnceLock::new(),
         });
         exchange::start_receiving(&inner, inbox)?;
+        exchange::keep_ending_overdue(&inner);
         Ok(Self(inner))
     }
 

@@ -6,7 +6,7 @@ pub(crate) use outcome::RetryCause;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tessera_core::{Error, Result};
 use tessera_deploy::{SourceRoute, UnitId};
@@ -17,6 +17,7 @@ use crate::inference::Refusal;
 use crate::instances::{ChosenInstances, InstanceTable, TaskAvailability};
 use crate::pending_request::{InferenceResult, PendingRequest};
 use crate::request_parts::{PartInFlight, PartsInFlight, WaitingParts};
+use crate::rest_watch::RestWatch;
 use crate::routing_table::{RouteChange, RoutingTable, TaskEntry};
 use crate::turns::TaskTurns;
 
@@ -31,16 +32,22 @@ pub(crate) struct DispatcherState {
     waiting: WaitingParts,
     in_flight: PartsInFlight,
     turns: TaskTurns,
+    rest_watch: RestWatch,
     /// The inbox that replies come to.
     reply_inbox: String,
     /// Instances that could not be reached, and that nobody looks after yet.
     unreachable: Vec<(UnitId, String)>,
 }
 
-/// What a request asks of the cores and of memory.
-fn request_load(entry: &TaskEntry, cost: f64, bytes: usize) -> RequestLoad<'_> {
-    RequestLoad { task: &entry.route.task, weight: entry.route.weight, cost, bytes }
+/// What a request asks of the cores and of memory. Those that end at an exit wait for nothing that
+/// others of their task wait for.
+fn request_load(entry: &TaskEntry, cost: f64, bytes: usize, ends_early: bool) -> RequestLoad<'_> {
+    let task = if ends_early { &entry.exit_load_name } else { &entry.route.task };
+    RequestLoad { task, weight: entry.route.weight, cost, bytes }
 }
+
+/// Why a request ends at an exit that was not certain enough.
+const LATE_REST: &str = "what comes after the exit was late lately";
 
 /// A message that is to be sent.
 pub(crate) struct OutgoingMessage {
@@ -64,6 +71,7 @@ impl DispatcherState {
             waiting: WaitingParts::default(),
             in_flight: PartsInFlight::default(),
             turns: TaskTurns::default(),
+            rest_watch: RestWatch::default(),
             reply_inbox,
             unreachable: Vec::new(),
         }
@@ -71,6 +79,9 @@ impl DispatcherState {
 
     pub(crate) fn change_routes(&mut self, change: RouteChange) -> u64 {
         let RouteChange { routes, removed, units } = change;
+        for task in removed.iter().chain(routes.iter().map(|route| &route.task)) {
+            self.rest_watch.forget_task(task);
+        }
         removed.iter().for_each(|task| self.admission.forget_task(task));
         self.instances.set_units(units);
         for route in &routes {
@@ -204,24 +215,44 @@ impl DispatcherState {
         self.in_flight.has_request(request)
     }
 
-    /// Refuses what can't be finished in time, or has no room to wait.
+    /// Refuses what can't be finished in time, or has no room to wait. Where an exit may answer,
+    /// what can be finished up to there ends there.
     pub(crate) fn admit_request(
         &self,
-        entry: &TaskEntry,
-        rows: usize,
-        bytes: usize,
+        pending: &mut PendingRequest,
         allowed: Duration,
     ) -> Result<(), Refusal> {
+        let (entry, bytes) = (&pending.entry, pending.bytes);
         // A batch without rows takes a run as well.
-        let cost = self.admission.expected_cost(&entry.route.task) * rows.max(1) as f64;
-        self.admission.admit_request(&request_load(entry, cost, bytes), allowed)
+        let cost = self.admission.expected_cost(&entry.route.task) * pending.rows.max(1) as f64;
+        let exit_cost = |step: usize| cost * self.instances.computing_share(entry, step + 1);
+        let suspended = self.rest_watch.ending_step(&entry.route.task);
+        let refused = match suspended {
+            Some(_) => None,
+            None => {
+                let load = request_load(entry, cost, bytes, false);
+                match self.admission.admit_request(&load, allowed) {
+                    Ok(()) => {
+                        (pending.cost, pending.is_exit_load) = (cost, false);
+                        return Ok(());
+                    }
+                    Err(refusal) => Some(refusal),
+                }
+            }
+        };
+        let step = suspended.or_else(|| entry.last_exit_step().filter(|_| entry.may_degrade()));
+        let Some(step) = step else { return refused.map_or(Ok(()), Err) };
+        let cost = exit_cost(step);
+        self.admission.admit_request(&request_load(entry, cost, bytes, true), allowed)?;
+        pending.ends_early = refused.map(|refusal| refusal.error.to_string());
+        (pending.cost, pending.is_exit_load) = (cost, true);
+        Ok(())
     }
 
     /// Takes a request in.
     pub(crate) fn insert_request(&mut self, mut pending: PendingRequest) {
         let task = &pending.entry.route.task;
-        pending.cost = self.admission.expected_cost(task) * pending.rows.max(1) as f64;
-        let load = request_load(&pending.entry, pending.cost, pending.bytes);
+        let load = request_load(&pending.entry, pending.cost, pending.bytes, pending.is_exit_load);
         let share = self.admission.share_time(&load);
         pending.turn = self.turns.take_turn(task, pending.accepted, share);
         self.admission.add_request(&load);
@@ -237,9 +268,9 @@ impl DispatcherState {
         // What a row takes is not learnt from none.
         let computed = pending.computed_seconds().filter(|_| pending.rows > 0);
         let per_row = computed.map(|all| all / pending.rows as f64);
-        let load = request_load(&pending.entry, pending.cost, pending.bytes);
+        let load = request_load(&pending.entry, pending.cost, pending.bytes, pending.is_exit_load);
         if self.admission.remove_request(&load, per_row) {
-            self.turns.forget_task(load.task);
+            self.turns.forget_task(&pending.entry.route.task);
         }
         if let Some(count) = self.alive.get_mut(&pending.generation) {
             *count -= 1;
@@ -254,6 +285,7 @@ impl DispatcherState {
     /// whose turn comes first.
     pub(crate) fn take_sendable(&mut self) -> (Vec<OutgoingMessage>, InferenceResults) {
         let (mut outgoing, mut results) = (Vec::new(), Vec::new());
+        let now = Instant::now();
         loop {
             // What was cancelled meanwhile is in no queue's way.
             self.waiting.drop_finished(|number, part| {
@@ -270,6 +302,9 @@ impl DispatcherState {
                 let Some(chosen) = self.choose_instances(number) else {
                     continue;
                 };
+                if chosen.cut_short.is_none() {
+                    self.rest_watch.note_try(&task, now);
+                }
                 self.waiting.take_next(&task);
                 match self.dispatch_part(number, part, chosen) {
                     Ok(departing) => outgoing.push(departing),
@@ -284,7 +319,31 @@ impl DispatcherState {
     }
 
     fn choose_instances(&self, number: RequestId) -> Option<ChosenInstances> {
-        self.instances.choose_instances(&self.requests.get(&number)?.entry)
+        let pending = self.requests.get(&number)?;
+        let entry = &pending.entry;
+        if !entry.may_degrade() {
+            return self.instances.choose_instances(entry, None);
+        }
+        let task = &entry.route.task;
+        if let Some(reason) = &pending.ends_early {
+            let steps = entry.last_exit_step().map(|step| (step + 1, reason.clone()));
+            return self.instances.choose_instances(entry, steps);
+        }
+        if let Some(in_reach) = self.instances.steps_in_reach(entry) {
+            return self.instances.choose_instances(entry, Some(in_reach));
+        }
+        let Some(step) = self.rest_watch.ending_step(task) else {
+            return self.instances.choose_instances(entry, None);
+        };
+        let to_exit = || {
+            let steps = Some((step + 1, LATE_REST.to_owned()));
+            self.instances.choose_instances(entry, steps)
+        };
+        if self.rest_watch.is_try_due(task, Instant::now()) {
+            // Where those that were tried before have all places, there is nothing to try.
+            return self.instances.choose_instances(entry, None).or_else(to_exit);
+        }
+        to_exit()
     }
 
     /// Sends a part of a request on its way.
@@ -302,7 +361,7 @@ impl DispatcherState {
         let turn = pending.turn.saturating_sub(pending.accepted);
         let route = SourceRoute::write(&self.reply_inbox, flight, &hops)?.with_turn(turn);
         let inputs = pending.parts.get(part).ok_or_else(missing)?.inputs.clone();
-        let task = pending.entry.route.task.clone();
+        let (task, deadline) = (pending.entry.route.task.clone(), pending.deadline);
         let message = Message::new(number, &task, route.as_bytes())?
             .with_accepted(pending.accepted)
             .with_deadline(pending.deadline)
@@ -310,7 +369,8 @@ impl DispatcherState {
             .with_tensors(inputs);
         let instance = instances.first().cloned().ok_or_else(missing)?;
         self.instances.reserve_places(&instances);
-        self.in_flight.add_part(number, PartInFlight { part, instances, task, cut_short });
+        self.in_flight
+            .add_part(number, PartInFlight { part, instances, task, cut_short, deadline });
         Ok(OutgoingMessage { instance, message, request: number, flight })
     }
 

@@ -1,5 +1,7 @@
 //! What comes of parts that were sent: a reply, scores that may do, another try, or an error.
 
+use std::time::{Duration, Instant};
+
 use tessera_core::{Error, Tensor};
 use tessera_deploy::{ReplyOutcome, SourceRoute, UnitId};
 use tessera_tensormq::RequestId;
@@ -56,7 +58,7 @@ impl DispatcherState {
         let Some(unit) = self.instances.unit_of(instance) else {
             return RetryCause::InstanceLost;
         };
-        self.instances.retire_instance(&unit, instance);
+        self.instances.set_out_of_reach(&unit, instance);
         self.unreachable.push((unit, instance.to_owned()));
         RetryCause::Unreachable
     }
@@ -91,12 +93,32 @@ impl DispatcherState {
         vec![(number, result)]
     }
 
-    pub(crate) fn degraded_result(
-        &self,
+    /// The degraded answer of a request whose deadline is near, where there is one.
+    pub(crate) fn late_result(
+        &mut self,
         number: RequestId,
         reason: &str,
     ) -> Option<InferenceResult> {
-        self.requests.get(&number)?.degraded_result(reason)
+        let pending = self.requests.get(&number)?;
+        let result = pending.degraded_result(reason)?;
+        if !pending.is_exit_load || self.in_flight.goes_to_end(number) {
+            let standbys = pending.parts.iter().filter_map(|part| part.standby.as_ref());
+            let steps = standbys.filter_map(|(exit, _)| pending.entry.exit_step(*exit));
+            if let Some(step) = steps.min() {
+                self.rest_watch.note_late(&pending.entry.route.task, step, Instant::now());
+            }
+        }
+        Some(result)
+    }
+
+    /// Ends the flights that no reply will come of any more, so that others get their places.
+    /// Returns whether there were any.
+    pub(crate) fn end_overdue_flights(&mut self, grace: Duration) -> bool {
+        let overdue = self.in_flight.overdue_flights(grace);
+        for (request, flight) in &overdue {
+            self.end_flight(*request, *flight);
+        }
+        !overdue.is_empty()
     }
 
     /// A reply came.
@@ -130,6 +152,9 @@ impl DispatcherState {
         };
         if let (ReplyOutcome::Done, Some(reason)) = (&outcome, flight.cut_short) {
             return self.fail_part(request, flight.part, Error::lost(reason));
+        }
+        if outcome == ReplyOutcome::Done {
+            self.rest_watch.forget_task(&flight.task);
         }
         match outcome {
             ReplyOutcome::Done => part.result = Some(PartResult { outputs: tensors, exit: None }),
@@ -193,6 +218,11 @@ impl DispatcherState {
             (pending.parts.get_mut(part), tensors.into_iter().next())
         {
             part.standby = Some((exit, scores));
+        }
+        // It is past all that the exit needed.
+        if let Some(step) = pending.entry.exit_step(exit) {
+            let passed = self.in_flight.leave_instances(request, flight, step + 1);
+            self.instances.release_places(&passed);
         }
         Vec::new()
     }

@@ -116,11 +116,15 @@ async fn wait_for_change(weak: &Weak<NodeWorkload>) {
 /// Weights that are made up, what the engine makes of them, and some room for others.
 const MEMORY_FACTOR: u64 = 3;
 
-/// Refuses what would not fit beside what runs here.
-fn check_memory(workload: &NodeWorkload, unit: &Unit) -> Result<()> {
+fn weight_bytes(workload: &NodeWorkload, unit: &Unit) -> Result<u64> {
     let repository = Repository::open(&workload.repository)?;
     let weights = unit.block_hashes().map(|hash| Ok(repository.read_block(hash)?.weight_bytes()));
-    let weights: u64 = weights.sum::<Result<usize>>()? as u64;
+    Ok(weights.sum::<Result<usize>>()? as u64)
+}
+
+/// Refuses what would not fit beside what runs here.
+fn check_memory(workload: &NodeWorkload, unit: &Unit) -> Result<()> {
+    let weights = weight_bytes(workload, unit)?;
     let available = available_memory_bytes();
     if weights.saturating_mul(MEMORY_FACTOR) > available {
         return Err(Error::full(format!(
@@ -134,10 +138,7 @@ fn check_memory(workload: &NodeWorkload, unit: &Unit) -> Result<()> {
 
 /// Leaves half of the storage that is there to others.
 fn check_storage(workload: &NodeWorkload, unit: &Unit) -> Result<()> {
-    let repository = Repository::open(&workload.repository)?;
-    let weights = unit.block_hashes().map(|hash| Ok(repository.read_block(hash)?.weight_bytes()));
-    let weights: u64 = weights.sum::<Result<usize>>()? as u64;
-    if weights.saturating_mul(2) > available_storage(workload) {
+    if weight_bytes(workload, unit)?.saturating_mul(2) > available_storage(workload) {
         return Err(Error::full("weights are not fetched ahead: there is too little storage"));
     }
     Ok(())
