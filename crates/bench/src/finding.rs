@@ -99,7 +99,7 @@ impl Finding {
 fn with_unit(number: f64, unit: &str) -> String {
     match unit {
         "" => format!("{number:.0}"),
-        "s" | "×" => format!("{number:.2} {unit}"),
+        "s" | "×" | "cores" => format!("{number:.2} {unit}"),
         _ => format!("{number:.0} {unit}"),
     }
 }

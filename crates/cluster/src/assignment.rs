@@ -36,8 +36,11 @@ pub struct NodeAssignment {
     pub number: u64,
     /// What is to run there, and nothing else.
     pub units: Option<Vec<Unit>>,
-    /// Whom its units send to.
+    /// Whom its units and its gateway send to.
     pub peers: Option<PeerAddresses>,
+    /// Where its units send replies to.
+    #[serde(default)]
+    pub replies: Option<PeerAddresses>,
     /// What its gateway serves.
     pub routes: Option<Vec<TaskRoute>>,
     /// What its gateway sends to.
@@ -71,19 +74,6 @@ pub struct LinkTarget {
 }
 
 impl NodeAssignment {
-    /// As it is sent.
-    pub fn to_wire(&self) -> Result<Assignment> {
-        Ok(Assignment {
-            number: self.number,
-            units: write_part(self.units.as_ref())?,
-            peers: write_part(self.peers.as_ref())?,
-            routes: write_part(self.routes.as_ref())?,
-            instances: write_part(self.instances.as_ref())?,
-            probed: write_part(self.probed.as_ref())?,
-            candidates: write_part(self.candidates.as_ref())?,
-        })
-    }
-
     /// From what was sent.
     pub fn from_wire(wire: &Assignment) -> Result<Self> {
         Ok(Self {
@@ -94,15 +84,17 @@ impl NodeAssignment {
             instances: read_part("instances", wire.instances.as_deref())?,
             probed: read_part("probed", wire.probed.as_deref())?,
             candidates: read_part("candidates", wire.candidates.as_deref())?,
+            replies: read_part("replies", wire.replies.as_deref())?,
         })
     }
 
     /// Makes it be what it is after another.
     pub fn merge(&mut self, newer: Self) {
-        let Self { number, units, peers, routes, instances, probed, candidates } = newer;
+        let Self { number, units, peers, replies, routes, instances, probed, candidates } = newer;
         self.number = number;
         self.units = units.or(self.units.take());
         self.peers = peers.or(self.peers.take());
+        self.replies = replies.or(self.replies.take());
         self.routes = routes.or(self.routes.take());
         self.instances = instances.or(self.instances.take());
         self.probed = probed.or(self.probed.take());
@@ -111,14 +103,8 @@ impl NodeAssignment {
 
     /// Whether it says nothing.
     pub fn is_empty(&self) -> bool {
-        let Self { number: _, units, peers, routes, instances, probed, candidates } = self;
-        let served = units.is_none() && peers.is_none() && routes.is_none() && instances.is_none();
-        served && probed.is_none() && candidates.is_none()
+        *self == Self { number: self.number, ..Self::default() }
     }
-}
-
-fn write_part<T: Serialize>(part: Option<&T>) -> Result<Option<bytes::Bytes>> {
-    part.map(write_document).transpose()
 }
 
 fn read_part<T: DeserializeOwned>(what: &str, part: Option<&[u8]>) -> Result<Option<T>> {

@@ -246,6 +246,9 @@ pub struct Assignment {
     /// A list of CandidateUnit: what could run there, so that it finds out how long that takes.
     #[prost(bytes = "bytes", optional, tag = "7")]
     pub candidates: ::core::option::Option<::prost::bytes::Bytes>,
+    /// Addresses by name: where its units send replies to. The same for all nodes with units.
+    #[prost(bytes = "bytes", optional, tag = "8")]
+    pub replies: ::core::option::Option<::prost::bytes::Bytes>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ContentRequest {

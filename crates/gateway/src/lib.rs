@@ -14,7 +14,7 @@ mod settings;
 
 pub use byte_budget::{AnswerLease, ByteBudget, ConnectionBytes};
 pub use front_end::FrontEndOptions;
-pub use grpc::{generated as inference, grpc_router};
+pub use grpc::{IsReady, generated as inference, grpc_router, health_router};
 pub use http::http_router;
 pub use protocol::config_type_name;
 pub use regions::{RegionRules, SharedRegions};

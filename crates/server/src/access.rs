@@ -81,8 +81,11 @@ pub(crate) fn required_roles(port: PortKind, method: &Method, path: &str) -> &'s
     const OBSERVING: &[Role] = &[Role::Observe];
     const CHANGING: &[Role] = &[Role::Change];
     let is_reading = method == Method::GET || method == Method::HEAD;
+    // Probes have no tokens.
+    let is_probe = path.starts_with("/health/") || path.starts_with("/grpc.health.v1.Health/");
     match port {
         PortKind::Cluster => ANYBODY,
+        PortKind::Metrics | PortKind::Control if is_probe => ANYBODY,
         PortKind::Metrics => OBSERVING,
         PortKind::Control if is_reading => OBSERVING,
         PortKind::Control => CHANGING,
@@ -94,7 +97,8 @@ pub(crate) fn required_roles(port: PortKind, method: &Method, path: &str) -> &'s
         PortKind::Http if is_reading || path == "/v2/repository/index" => USERS,
         PortKind::Http => CHANGING,
         PortKind::Grpc => match path.rsplit_once('/').unwrap_or(("", path)) {
-            ("/grpc.health.v1.Health", _) | (_, "ServerLive" | "ServerReady") => ANYBODY,
+            _ if is_probe => ANYBODY,
+            (_, "ServerLive" | "ServerReady") => ANYBODY,
             (_, "ModelInfer" | "ModelStreamInfer") => INFERRING,
             (
                 _,
@@ -162,6 +166,9 @@ mod tests {
                 "infer,observe",
             ),
             (PortKind::Metrics, Method::GET, "/metrics", "observe"),
+            (PortKind::Metrics, Method::GET, "/health/ready", ""),
+            (PortKind::Control, Method::POST, "/grpc.health.v1.Health/Check", ""),
+            (PortKind::Control, Method::GET, "/health", "observe"),
             (PortKind::Control, Method::GET, "/v1/system", "observe"),
             (PortKind::Control, Method::DELETE, "/v1/tasks/a", "change"),
         ] {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Router;
 use tessera_core::Result;
 use tessera_telemetry::{TakeSample, Telemetry, TelemetryOptions, TraceOptions};
 
@@ -29,14 +30,17 @@ impl TelemetryConfig {
     }
 }
 
-/// Answers with metrics until it is closed, and keeps an eye on the samples meanwhile.
+/// Answers with metrics, and probes with `health`, until it is closed, and keeps an eye on the
+/// samples meanwhile.
 pub(crate) fn serve_telemetry(
     telemetry: &Arc<Telemetry>,
     sample: TakeSample,
+    health: Router,
     listener: Listener,
     context: &PortContext,
 ) -> RunningListener {
-    let running = listener.serve_router(telemetry.metrics_router(Arc::clone(&sample)), context);
+    let router = telemetry.metrics_router(Arc::clone(&sample)).merge(health);
+    let running = listener.serve_router(router, context);
     tokio::spawn(Arc::clone(telemetry).watch_samples(sample));
     running
 }

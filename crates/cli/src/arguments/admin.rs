@@ -16,7 +16,7 @@ pub(crate) struct AdminArguments {
     )]
     pub(crate) controller: String,
     /// Authority of its certificate (PEM), for https
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "TESSERA_CA")]
     pub(crate) ca: Option<PathBuf>,
     /// Token of its --token-file that lets you ask
     #[arg(long, value_name = "TOKEN", env = "TESSERA_BEARER", hide_env_values = true)]

@@ -1,6 +1,7 @@
 //! The command line of `tessera node`, and what it means for it.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -56,6 +57,9 @@ pub(crate) struct RunNodeArguments {
     /// What lets the node in, from `tessera token create`; not needed once it has joined
     #[arg(long, env = "TESSERA_JOIN_TOKEN", hide_env_values = true)]
     pub(crate) token: Option<JoinToken>,
+    /// The same in a file, which is read where the node has not joined yet
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub(crate) join_token_file: Option<PathBuf>,
     /// What the node is called [default: the host's name]
     #[arg(long)]
     pub(crate) name: Option<NodeName>,
@@ -119,7 +123,7 @@ impl RunNodeArguments {
         let gateway = self.gateway.then(|| self.protocol.gateway_config(&self.access, log));
         Ok(ClusterNodeConfig {
             controllers: self.controllers.clone(),
-            join: NodeJoin { name, token: self.token.clone() },
+            join: NodeJoin { name, token: self.join_token()? },
             node: self.node.node_config(repository.clone()),
             repository,
             address: host,
@@ -131,6 +135,22 @@ impl RunNodeArguments {
             access,
             drain: Duration::from_millis(self.drain),
         })
+    }
+}
+
+impl RunNodeArguments {
+    /// What lets the node in. A file that is not there is no error: it has joined before, or hears
+    /// what is missing.
+    fn join_token(&self) -> Result<Option<JoinToken>> {
+        let Some(file) = &self.join_token_file else { return Ok(self.token.clone()) };
+        let wrong = |error: &dyn std::fmt::Display| {
+            Error::usage(format!("--join-token-file {}: {error}", file.display()))
+        };
+        match std::fs::read_to_string(file) {
+            Ok(text) => text.trim().parse().map(Some).map_err(|error: Error| wrong(&error)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(wrong(&error)),
+        }
     }
 }
 

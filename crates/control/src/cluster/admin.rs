@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use tessera_cluster::wire::{Removed, node_order};
-use tessera_core::{Error, Result};
+use tessera_core::{Error, ErrorKind, Result};
 use tessera_identity::{NodeName, TokenId};
 
 use super::cluster_site::ClusterSite;
@@ -97,7 +97,15 @@ impl ClusterAdmin {
     /// Has a node not belong to the cluster any more: what runs there runs elsewhere before, and
     /// its connections end.
     pub async fn remove_node(&self, name: &str) -> Result<NodeStatus> {
-        let before = self.set_drained(name, true).await?;
+        let is_away = self.node_status(name)?.state == "away";
+        let before = match self.set_drained(name, true).await {
+            // What ran at a node that is away does not run: it waits for another.
+            Err(error) if is_away && error.kind() != ErrorKind::NotFound => {
+                tracing::warn!(node = name, %error, "what ran at it runs nowhere");
+                self.node_status(name)?
+            }
+            drained => drained?,
+        };
         let (members, node) = (Arc::clone(&self.members), self.node_name(name)?);
         run_blocking(move || members.remove_member(&node)).await?;
         let nodes = self.site.nodes();

@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use serde::Serialize;
 use serde_json::Value;
+use tessera_cluster::wire::Assignment;
 use tessera_cluster::{
-    CandidateUnit, InstanceDetail, LinkTarget, NodeAssignment, PeerAddresses, UnitInstances,
-    UnitReport, UnitState, read_document,
+    CandidateUnit, InstanceDetail, LinkTarget, PeerAddresses, UnitInstances, UnitReport, UnitState,
+    read_document, write_document,
 };
+use tessera_core::Result;
 use tessera_deploy::{TaskRoute, Unit, UnitId};
 
 use super::node_table::KnownNode;
@@ -35,46 +39,100 @@ pub(super) struct Decided<'a> {
     pub(super) drained: &'a [String],
 }
 
+/// Documents that many nodes get: as long as one says the same it stays the same, so that nobody
+/// has to compare, write or keep it for each of them.
+#[derive(Default)]
+pub(super) struct SharedDocuments {
+    routes: Bytes,
+    instances: Bytes,
+    replies: Bytes,
+    gateway_peers: Bytes,
+    /// A list or a map of nothing.
+    nothing: Option<(Bytes, Bytes)>,
+}
+
+impl SharedDocuments {
+    fn refresh(known: &mut Bytes, value: &impl Serialize) -> Result<Bytes> {
+        let written = write_document(value)?;
+        if *known != written {
+            *known = written;
+        }
+        Ok(known.clone())
+    }
+
+    fn nothing(&mut self) -> Result<(Bytes, Bytes)> {
+        if self.nothing.is_none() {
+            let (list, map) = (Vec::<u8>::new(), PeerAddresses::new());
+            self.nothing = Some((write_document(&list)?, write_document(&map)?));
+        }
+        Ok(self.nothing.clone().unwrap_or_default())
+    }
+}
+
 /// What every node is to do.
 pub(super) fn node_assignments(
     decided: &Decided<'_>,
     nodes: &BTreeMap<String, KnownNode>,
-) -> HashMap<String, NodeAssignment> {
+    shared: &mut SharedDocuments,
+) -> Result<Vec<(String, Assignment)>> {
     let reports = current_reports(nodes);
-    let replies = reply_addresses(nodes);
     let next_units = next_units(decided);
+    let routes: Vec<&TaskRoute> = decided.routes.values().map(|route| &**route).collect();
+    let mut gateway_peers = PeerAddresses::new();
+    // Those after the first, too: whether they are there is found out by asking.
+    let steps = all_routes(decided).flat_map(|route| &route.steps);
+    steps.for_each(|step| add_instances(&mut gateway_peers, &reports, &step.unit));
     let instances = unit_instances(decided, nodes, &reports);
-    let routes: Vec<TaskRoute> = decided.routes.values().map(|route| (**route).clone()).collect();
+    let routes = SharedDocuments::refresh(&mut shared.routes, &routes)?;
+    let instances = SharedDocuments::refresh(&mut shared.instances, &instances)?;
+    let replies = SharedDocuments::refresh(&mut shared.replies, &reply_addresses(nodes))?;
+    let gateway_peers = SharedDocuments::refresh(&mut shared.gateway_peers, &gateway_peers)?;
+    let (no_list, no_map) = shared.nothing()?;
+    let mut units_by_node: HashMap<&str, Vec<&Unit>> = HashMap::new();
+    for unit in decided.units.values() {
+        units_by_node
+            .entry(unit.settings.node.as_deref().unwrap_or_default())
+            .or_default()
+            .push(unit);
+    }
     let choices = Choices::new(decided, nodes);
-    let assigned = nodes.iter().filter(|(_, node)| node.is_attached()).map(|(name, node)| {
-        let own = decided.units.values().filter(|unit| unit.settings.node.as_deref() == Some(name));
-        let own: Vec<&Arc<Unit>> = own.collect();
-        let mut peers: PeerAddresses =
-            if own.is_empty() { PeerAddresses::new() } else { replies.clone() };
-        for unit in &own {
-            for next in next_units.get(&unit.id).into_iter().flatten() {
-                add_instances(&mut peers, &reports, next);
-            }
-        }
+    let assign = |(name, node): (&String, &KnownNode)| {
+        let own = units_by_node.get(name.as_str()).map(Vec::as_slice).unwrap_or_default();
         let has_gateway = node.description.gateway.is_some();
-        if has_gateway {
-            // Those after the first, too: whether they are there is found out by asking.
-            let steps = all_routes(decided).flat_map(|route| &route.steps);
-            steps.for_each(|step| add_instances(&mut peers, &reports, &step.unit));
-        }
+        let peers = if has_gateway {
+            // What comes after its own units is among them.
+            gateway_peers.clone()
+        } else if own.is_empty() {
+            no_map.clone()
+        } else {
+            let mut peers = PeerAddresses::new();
+            let next = own.iter().filter_map(|unit| next_units.get(&unit.id)).flatten();
+            next.for_each(|next| add_instances(&mut peers, &reports, next));
+            write_document(&peers)?
+        };
+        let replies = if own.is_empty() { no_map.clone() } else { replies.clone() };
+        let units = if own.is_empty() { no_list.clone() } else { write_document(&own)? };
+        let is_open = choices.is_open(name);
+        let (probed, candidates) = if is_open {
+            let candidates = choices.candidates_of(name);
+            (write_document(&choices.probed_by(name))?, write_document(&candidates)?)
+        } else {
+            (no_list.clone(), no_list.clone())
+        };
         let is_known = decided.is_settled;
-        let assignment = NodeAssignment {
+        let assignment = Assignment {
             number: 0,
-            units: Some(own.into_iter().map(|unit| (**unit).clone()).collect()),
+            units: Some(units),
             peers: is_known.then_some(peers),
+            replies: is_known.then_some(replies),
             routes: has_gateway.then(|| routes.clone()),
             instances: (has_gateway && is_known).then(|| instances.clone()),
-            probed: Some(choices.probed_by(name)),
-            candidates: Some(choices.candidates_of(name)),
+            probed: Some(probed),
+            candidates: Some(candidates),
         };
-        (name.clone(), assignment)
-    });
-    assigned.collect()
+        Ok((name.clone(), assignment))
+    };
+    nodes.iter().filter(|(_, node)| node.is_attached()).map(assign).collect()
 }
 
 /// What nodes have to find out, so that tasks can be placed.
@@ -110,9 +168,6 @@ impl<'a> Choices<'a> {
 
     /// Whom a node probes the links to.
     fn probed_by(&self, node: &str) -> Vec<LinkTarget> {
-        if !self.is_open(node) {
-            return Vec::new();
-        }
         let others = self.open.iter().filter(|(name, _)| *name != node);
         let targets = others.filter_map(|(name, known)| {
             let probe = known.description.probe.as_ref()?;
@@ -125,9 +180,6 @@ impl<'a> Choices<'a> {
     /// What could run at a node. Where requests come in, its weights are at hand: it is what is left
     /// when links get bad.
     fn candidates_of(&self, node: &str) -> Vec<CandidateUnit> {
-        if !self.is_open(node) {
-            return Vec::new();
-        }
         let candidate = |(id, unit): (&&UnitId, &&Arc<Unit>)| CandidateUnit {
             unit: Unit::clone(unit),
             prefetch: self.inputs.get(id).is_some_and(|inputs| inputs.contains(node)),

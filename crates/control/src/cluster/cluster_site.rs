@@ -12,7 +12,7 @@ use tessera_core::{Error, Result, lock};
 use tessera_deploy::{Deployment, PlannedTask, TaskChange, TaskRoute, Unit, UnitId};
 use tokio::sync::broadcast;
 
-use super::assignments::{Decided, current_reports, node_assignments};
+use super::assignments::{Decided, SharedDocuments, current_reports, node_assignments};
 use super::kept_placement::KeptPlacement;
 use super::node_table::{AWAY_PATIENCE, KnownNode, NodeTable};
 use super::placement_choice::PlacementChoice;
@@ -38,6 +38,8 @@ const MOVE_TIMEOUT: Duration = Duration::from_secs(30);
 const ADOPTION_TIME: Duration = Duration::from_secs(10);
 /// How long to wait after a task could not be placed.
 const PLACING_PAUSE: Duration = Duration::from_secs(5);
+/// How long what happens to nodes waits at most until it is looked at with what comes after it.
+const LONGEST_ASSIGN_PAUSE: Duration = Duration::from_millis(200);
 /// How often nodes are pinged.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Events that may wait for whoever listens.
@@ -71,6 +73,7 @@ pub(super) struct SiteInner {
     /// Held while units are started or stopped.
     pub(super) changing: tokio::sync::Mutex<()>,
     pub(super) events: broadcast::Sender<Arc<str>>,
+    shared_documents: Mutex<SharedDocuments>,
 }
 
 pub(super) struct SiteState {
@@ -130,6 +133,7 @@ impl ClusterSite {
             state: Mutex::new(state),
             changing: tokio::sync::Mutex::default(),
             events,
+            shared_documents: Mutex::default(),
         });
         keep_assigning(&inner);
         keep_pinging(&inner);
@@ -178,11 +182,16 @@ impl ClusterSite {
 
 /// Sends nodes what has changed for them, whenever something happens.
 fn keep_assigning(inner: &Arc<SiteInner>) {
-    let (mut changes, weak) = (inner.nodes.subscribe(), Arc::downgrade(inner));
+    let (mut news, weak) = (inner.nodes.subscribe_news(), Arc::downgrade(inner));
     tokio::spawn(async move {
-        while changes.changed().await.is_ok() {
+        while news.changed().await.is_ok() {
             let Some(inner) = weak.upgrade() else { return };
+            let start = Instant::now();
             inner.assign_all();
+            // Where there are many nodes, what happens meanwhile is looked at together.
+            let pause = (start.elapsed() * 3).min(LONGEST_ASSIGN_PAUSE);
+            drop(inner);
+            tokio::time::sleep(pause).await;
         }
     });
 }
@@ -300,6 +309,7 @@ impl SiteInner {
     /// Sends every node what is other for it than before.
     pub(super) fn assign_all(&self) {
         let drained = self.drained_nodes();
+        let mut shared = lock(&self.shared_documents);
         let assignments = {
             let mut state = lock(&self.state);
             self.nodes.read(|nodes| {
@@ -312,8 +322,13 @@ impl SiteInner {
                     task_blocks: &state.task_blocks,
                     drained: &drained,
                 };
-                node_assignments(&decided, nodes)
+                node_assignments(&decided, nodes, &mut shared)
             })
+        };
+        drop(shared);
+        let assignments = match assignments {
+            Ok(assignments) => assignments,
+            Err(error) => return tracing::error!(%error, "assignments can't be written"),
         };
         for (node, assignment) in assignments {
             self.nodes.assign(&node, assignment);

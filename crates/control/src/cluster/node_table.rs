@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use serde::Serialize;
-use tessera_cluster::wire::{NodeDescription, NodeOrder, NodeState, Ping, node_order};
-use tessera_cluster::{LinkEstimate, NodeAssignment, TaskTraffic, UnitProfile, UnitReport};
+use tessera_cluster::wire::{Assignment, NodeDescription, NodeOrder, NodeState, Ping, node_order};
+use tessera_cluster::{LinkEstimate, TaskTraffic, UnitProfile, UnitReport};
 use tessera_core::{Error, Result, lock};
 use tessera_deploy::UnitId;
 use tokio::sync::{mpsc, watch};
@@ -84,15 +85,9 @@ pub(crate) type SessionId = u64;
 pub struct NodeTable {
     state: Mutex<TableState>,
     /// Counts what happened, so that others can wait for it.
-    changes: Changes,
-}
-
-struct Changes(watch::Sender<u64>);
-
-impl Default for Changes {
-    fn default() -> Self {
-        Self(watch::Sender::new(0))
-    }
+    changes: watch::Sender<u64>,
+    /// Counts what happened that something may follow of for what nodes are to do.
+    news: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -118,7 +113,7 @@ pub(crate) struct KnownNode {
     rates: HashMap<String, RequestRate>,
     recent_answers: HashMap<String, RecentAnswers>,
     /// What it was sent, all together.
-    sent: NodeAssignment,
+    sent: Assignment,
     /// The assignments that it has carried out, and before whose routes no request is left.
     pub(crate) applied: u64,
     pub(crate) drained: u64,
@@ -265,16 +260,27 @@ impl NodeTable {
     /// A table without nodes, for the orders of this epoch.
     pub fn new(epoch: u64) -> Self {
         let state = TableState { epoch, ..TableState::default() };
-        Self { state: Mutex::new(state), changes: Changes::default() }
+        Self { state: Mutex::new(state), ..Self::default() }
     }
 
     /// Changes whenever something has happened to a node.
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
-        self.changes.0.subscribe()
+        self.changes.subscribe()
+    }
+
+    /// Changes whenever something has happened that nodes may have to do something about.
+    pub(crate) fn subscribe_news(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
     }
 
     pub(crate) fn note_change(&self) {
-        self.changes.0.send_modify(|count| *count += 1);
+        self.news.send_modify(|count| *count += 1);
+        self.note_progress();
+    }
+
+    /// A node is further with what it is to do.
+    pub(crate) fn note_progress(&self) {
+        self.changes.send_modify(|count| *count += 1);
     }
 
     /// Looks at the nodes.
@@ -298,7 +304,7 @@ impl NodeTable {
             traffic: HashMap::new(),
             rates: HashMap::new(),
             recent_answers: HashMap::new(),
-            sent: NodeAssignment::default(),
+            sent: Assignment::default(),
             applied: 0,
             drained: 0,
             since: heard,
@@ -310,7 +316,7 @@ impl NodeTable {
         node.session = Some(session);
         node.since = heard;
         // It is sent everything anew.
-        node.sent = NodeAssignment { number: node.sent.number, ..NodeAssignment::default() };
+        node.sent = Assignment { number: node.sent.number, ..Assignment::default() };
         (id, waiting)
     }
 
@@ -444,38 +450,32 @@ impl NodeTable {
     }
 
     /// Sends a node what is other than what it was sent before.
-    pub(crate) fn assign(&self, name: &str, mut wanted: NodeAssignment) {
+    pub(crate) fn assign(&self, name: &str, mut wanted: Assignment) {
         let mut state = lock(&self.state);
         let (epoch, number) = (state.epoch, state.next_number + 1);
         let Some(node) = state.nodes.get_mut(name).filter(|node| node.is_attached()) else {
             return;
         };
-        fn keep_new<T: PartialEq>(part: &mut Option<T>, sent: &Option<T>) {
-            if part == sent {
-                *part = None;
+        let mut is_news = false;
+        for (part, sent) in parts_of(&mut wanted).into_iter().zip(parts_of(&mut node.sent)) {
+            match (&*part, &*sent) {
+                (Some(new), Some(old)) if is_same(new, old) => *part = None,
+                (Some(_), _) => is_news = true,
+                (None, _) => {}
             }
         }
-        keep_new(&mut wanted.units, &node.sent.units);
-        keep_new(&mut wanted.peers, &node.sent.peers);
-        keep_new(&mut wanted.routes, &node.sent.routes);
-        keep_new(&mut wanted.instances, &node.sent.instances);
-        keep_new(&mut wanted.probed, &node.sent.probed);
-        keep_new(&mut wanted.candidates, &node.sent.candidates);
-        if wanted.is_empty() {
+        if !is_news {
             return;
         }
         wanted.number = number;
         let Some(attached) = &node.session else { return };
-        let order = match wanted.to_wire() {
-            Ok(wire) => NodeOrder { epoch, order: Some(node_order::Order::Assignment(wire)) },
-            Err(error) => {
-                tracing::error!(node = name, %error, "an assignment can't be written");
-                return;
-            }
-        };
+        let order = node_order::Order::Assignment(wanted.clone());
         // One that takes no more orders is noticed by its silence.
-        if attached.orders.try_send(order).is_ok() {
-            node.sent.merge(wanted);
+        if attached.orders.try_send(NodeOrder { epoch, order: Some(order) }).is_ok() {
+            for (part, sent) in parts_of(&mut wanted).into_iter().zip(parts_of(&mut node.sent)) {
+                *sent = part.take().or(sent.take());
+            }
+            node.sent.number = number;
             state.next_number = number;
         }
     }
@@ -484,6 +484,18 @@ impl NodeTable {
     pub fn node_statuses(&self) -> Vec<NodeStatus> {
         self.read(|nodes| nodes.iter().map(|(name, node)| node_status(name, node)).collect())
     }
+}
+
+/// The documents of an assignment.
+fn parts_of(assignment: &mut Assignment) -> [&mut Option<Bytes>; 7] {
+    let Assignment { number: _, units, peers, routes, instances, probed, candidates, replies } =
+        assignment;
+    [units, peers, routes, instances, probed, candidates, replies]
+}
+
+/// Whether documents say the same: many nodes have one and the same.
+fn is_same(a: &Bytes, b: &Bytes) -> bool {
+    a.len() == b.len() && (a.as_ptr() == b.as_ptr() || a == b)
 }
 
 /// Whether reports are the same but for what is counted.

@@ -252,12 +252,20 @@ async fn take_reports(
                 });
                 false
             }
-            node_report::Report::Applied(applied) => nodes.update(name, session, |node| {
-                node.applied = node.applied.max(applied.number);
-            }),
-            node_report::Report::Drained(drained) => nodes.update(name, session, |node| {
-                node.drained = node.drained.max(drained.number);
-            }),
+            node_report::Report::Applied(applied) => {
+                nodes.update(name, session, |node| {
+                    node.applied = node.applied.max(applied.number);
+                });
+                nodes.note_progress();
+                false
+            }
+            node_report::Report::Drained(drained) => {
+                nodes.update(name, session, |node| {
+                    node.drained = node.drained.max(drained.number);
+                });
+                nodes.note_progress();
+                false
+            }
         };
         if is_news {
             nodes.note_change();

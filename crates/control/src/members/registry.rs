@@ -17,6 +17,8 @@ const AUTHORITY_KEY: &str = "authority";
 const EPOCH_KEY: &str = "epoch";
 const TOKEN_PREFIX: &str = "token:";
 const MEMBER_PREFIX: &str = "node:";
+/// How long tokens are listed that let nobody in any more.
+const TOKEN_MEMORY: Duration = Duration::from_secs(7 * 86_400);
 
 /// What a cluster is like.
 #[derive(Clone, Debug)]
@@ -104,7 +106,22 @@ impl MemberRegistry {
             revoked: false,
         };
         let mut state = lock(&self.state);
-        self.rows.save_rows(RowSpace::Members, &[put_row(TOKEN_PREFIX, &record.id, &record)?])?;
+        // Those that have been good for nothing for long are not kept for ever.
+        let is_old = |known: &&TokenRecord| {
+            let ended = if known.used_by.is_some() || known.revoked {
+                known.created
+            } else {
+                known.expires
+            };
+            ended.saturating_add(TOKEN_MEMORY.as_secs()) < created
+        };
+        let old: Vec<String> =
+            state.tokens.values().filter(is_old).map(|known| known.id.clone()).collect();
+        let removed = old.iter().map(|id| RowChange::Remove(format!("{TOKEN_PREFIX}{id}")));
+        let mut rows: Vec<RowChange> = removed.collect();
+        rows.push(put_row(TOKEN_PREFIX, &record.id, &record)?);
+        self.rows.save_rows(RowSpace::Members, &rows)?;
+        state.tokens.retain(|id, _| !old.contains(id));
         state.tokens.insert(record.id.clone(), record.clone());
         Ok(NewToken { token, record })
     }
@@ -137,7 +154,8 @@ impl MemberRegistry {
         let mut state = lock(&self.state);
         let token = state.tokens.get(token_id).ok_or_else(unknown_token)?;
         token.check_admission(secret, now)?;
-        if state.members.get(name.as_str()).is_some_and(|member| !member.removed) {
+        let known = state.members.get(name.as_str()).filter(|member| !member.removed);
+        if known.is_some_and(|member| member.certificate_expires > now) {
             return Err(Error::usage(format!(
                 "there is a node \"{name}\" already, expected another name or `tessera node \
                  remove {name}` before"
@@ -149,7 +167,8 @@ impl MemberRegistry {
             name: name.to_string(),
             joined: now,
             certificate_expires: unix_seconds(certificate.expires),
-            drained: false,
+            // One whose certificate had expired is still the same.
+            drained: known.is_some_and(|member| member.drained),
             removed: false,
         };
         self.rows.save_rows(
@@ -333,6 +352,21 @@ mod tests {
         let kept = rows.load_rows(RowSpace::Members).unwrap().unwrap();
         let kept: String = kept.values().flat_map(|row| String::from_utf8(row.clone())).collect();
         assert!(kept.contains(&token.id.to_string()) && !kept.contains(&token.secret.to_text()));
+    }
+
+    #[test]
+    fn a_node_whose_certificate_has_expired_joins_again_under_its_name() {
+        let rows = Arc::<MemoryRows>::default();
+        let config =
+            RegistryConfig { cluster: "test".to_owned(), certificate_life: Duration::ZERO };
+        let brief = MemberRegistry::open(Arc::<MemoryRows>::clone(&rows), config).unwrap();
+        admit(&brief, &brief.create_token(HOUR).unwrap().token, "edge").unwrap();
+        brief.set_drained(&"edge".parse().unwrap(), true).unwrap();
+        let registry = open(&rows);
+        admit(&registry, &registry.create_token(HOUR).unwrap().token, "edge").unwrap();
+        assert!(registry.list_members()[0].drained);
+        let second = registry.create_token(HOUR).unwrap().token;
+        assert!(admit(&registry, &second, "edge").is_err());
     }
 
     #[test]

@@ -159,6 +159,11 @@ impl Dispatcher {
         &self.0.reply_address
     }
 
+    /// Whether it takes requests.
+    pub fn is_accepting(&self) -> bool {
+        !self.0.is_closing.load(Ordering::Acquire)
+    }
+
     /// Takes no more requests.
     pub fn stop_accepting(&self) {
         self.0.is_closing.store(true, Ordering::Release);

@@ -36,8 +36,9 @@ use tonic_health::pb::health_server::HealthServer;
 
 use crate::front_end::{FrontEnd, FrontEndOptions};
 use crate::service::InferenceService;
-use generated::grpc_inference_service_server::GrpcInferenceServiceServer;
+use generated::grpc_inference_service_server::{GrpcInferenceServiceServer, SERVICE_NAME};
 use health::HealthFrontEnd;
+pub use health::{IsReady, health_router};
 use plain_http::refuse_plain_http;
 use service::GrpcFrontEnd;
 
@@ -50,7 +51,9 @@ const DESCRIPTORS: &[u8] = include_bytes!("inference.binpb");
 /// it could read them and tensors hardly shrink.
 pub fn grpc_router(service: Arc<dyn InferenceService>, options: FrontEndOptions) -> Result<Router> {
     let largest = options.largest_body;
-    let health = HealthServer::new(HealthFrontEnd { service: Arc::clone(&service) });
+    let probed = Arc::clone(&service);
+    let is_ready: IsReady = Arc::new(move || probed.is_ready());
+    let health = HealthServer::new(HealthFrontEnd::new(is_ready, Some(SERVICE_NAME)));
     let front_end = GrpcFrontEnd::new(FrontEnd::new(service, options));
     let protocol = GrpcInferenceServiceServer::new(front_end)
         .accept_compressed(CompressionEncoding::Gzip)

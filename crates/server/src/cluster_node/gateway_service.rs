@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tessera_core::{DType, Error, Result, TensorMut};
 use tessera_dispatch::{
-    Dispatcher, InferenceRequest, InferenceResponse, Refusal, TaskAvailability, TaskEntry,
-    TaskStatistics,
+    Dispatcher, InferenceRequest, InferenceResponse, Refusal, TaskEntry, TaskStatistics,
 };
 use tessera_gateway::{InferenceService, LoadOverrides, ServiceFuture, TaskInfo};
 
@@ -47,11 +46,8 @@ impl InferenceService for ClusterService {
     }
 
     fn is_ready(&self) -> bool {
-        let is_ready = |entry: &Arc<TaskEntry>| {
-            self.dispatcher.task_availability(entry) == TaskAvailability::Ready
-        };
-        self.is_assigned.load(Ordering::Acquire)
-            && self.dispatcher.list_tasks().iter().all(is_ready)
+        // A task that is not takes no gateway away from the others: each is asked about by itself.
+        self.is_assigned.load(Ordering::Acquire) && self.dispatcher.is_accepting()
     }
 
     fn task_statistics(&self, name: &str) -> Result<TaskStatistics> {

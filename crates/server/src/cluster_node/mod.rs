@@ -14,7 +14,7 @@ mod workload;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,6 +22,7 @@ use serde::Serialize;
 use tessera_cluster::wire::{GatewayDescription, NodeDescription, ProbeDescription};
 use tessera_cluster::{ControllerAddress, JoinedNode, join_cluster, write_document};
 use tessera_core::{Error, Result};
+use tessera_gateway::{IsReady, health_router};
 use tessera_identity::{JoinToken, NodeName};
 use tessera_node::NodeEvent;
 use tessera_probe::LinkProber;
@@ -193,7 +194,13 @@ impl ClusterNodeConfig {
         let context = PortContext { access, audit, closed };
         let sampled = Arc::clone(&workload);
         let sample: TakeSample = Arc::new(move || sampled.take_sample());
-        let mut running = vec![serve_telemetry(&telemetry, sample, metrics, &context)];
+        let (assigned, probed) = (Arc::clone(&workload.is_assigned), Arc::clone(&workload));
+        let is_ready: IsReady = Arc::new(move || {
+            let is_accepting = |part: &DispatchPart| part.dispatcher.is_accepting();
+            assigned.load(Ordering::Acquire) && probed.dispatch.as_ref().is_none_or(is_accepting)
+        });
+        let mut running =
+            vec![serve_telemetry(&telemetry, sample, health_router(is_ready), metrics, &context)];
         if let (Some(gateway), Some(dispatch)) = (gateway, &workload.dispatch) {
             let service = ClusterService {
                 dispatcher: dispatch.dispatcher.clone(),
@@ -332,8 +339,8 @@ impl ClusterNodeConfig {
                 Some(GatewayDescription {
                     reply_inbox: address.inbox.clone(),
                     reply_address: write_document(address)?,
-                    http: http.to_string(),
-                    grpc: grpc.to_string(),
+                    http: self.client_address(http),
+                    grpc: self.client_address(grpc),
                 })
             }
             _ => None,
@@ -352,6 +359,17 @@ impl ClusterNodeConfig {
             }),
             tier: self.tier,
         })
+    }
+}
+
+impl ClusterNodeConfig {
+    /// Where clients reach what listens here.
+    fn client_address(&self, bound: SocketAddr) -> String {
+        if bound.ip().is_unspecified() {
+            format!("{}:{}", self.advertise, bound.port())
+        } else {
+            bound.to_string()
+        }
     }
 }
 

@@ -128,8 +128,15 @@ impl NodeWorkload {
     fn carry_out(&self, assignment: NodeAssignment) {
         let _applying = lock(&self.applying);
         let number = assignment.number;
-        if let Some(peers) = &assignment.peers {
-            self.set_peers(peers);
+        if assignment.peers.is_some() || assignment.replies.is_some() {
+            let peers = {
+                let known = &lock(&self.state).assignment;
+                let peers = assignment.peers.as_ref().or(known.peers.as_ref());
+                let replies = assignment.replies.as_ref().or(known.replies.as_ref());
+                let both = peers.into_iter().chain(replies).flatten();
+                both.map(|(name, address)| (name.clone(), address.clone())).collect()
+            };
+            self.set_peers(&peers);
         }
         let generation = self.set_routes(&assignment);
         if let Some(instances) = &assignment.instances {

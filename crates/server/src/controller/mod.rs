@@ -15,6 +15,7 @@ use tessera_control::{
     controller_router,
 };
 use tessera_core::{Error, Result};
+use tessera_gateway::health_router;
 use tessera_identity::NodeName;
 use tessera_repository::Repository;
 
@@ -134,9 +135,11 @@ impl ControllerConfig {
         let context = PortContext { access, audit, closed: closed.clone() };
         let authority = members.authority().fingerprint().to_string();
         let admin = ClusterAdmin::new(members, site);
+        // It decides as soon as it answers.
+        let health = health_router(Arc::new(|| true));
         let running = vec![
-            serve_cluster(listen, services, identity, closed),
-            rest.serve_router(controller_router(&manager, &admin), &context),
+            serve_cluster(listen, services.merge(health.clone()), identity, closed),
+            rest.serve_router(controller_router(&manager, &admin).merge(health), &context),
         ];
         let Self { models, repository, cluster, .. } = self;
         Ok(Controller {

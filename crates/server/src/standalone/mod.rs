@@ -20,6 +20,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tessera_control::{TaskStatus, UnitStatus};
 use tessera_core::{Error, Result};
+use tessera_gateway::{InferenceService, health_router};
 use tessera_repository::Repository;
 use tessera_telemetry::{TakeSample, Telemetry};
 
@@ -179,8 +180,11 @@ impl BoundListeners {
     ) -> Result<Vec<RunningListener>> {
         let sampled = Arc::clone(&site.site);
         let sample: TakeSample = Arc::new(move || sampled.take_sample());
-        let mut running = Vec::from(self.gateway.serve_protocol(Arc::new(service), context)?);
-        running.push(serve_telemetry(telemetry, sample, self.metrics, context));
+        let service: Arc<dyn InferenceService> = Arc::new(service);
+        let probed = Arc::clone(&service);
+        let health = health_router(Arc::new(move || probed.is_ready()));
+        let mut running = Vec::from(self.gateway.serve_protocol(service, context)?);
+        running.push(serve_telemetry(telemetry, sample, health, self.metrics, context));
         running.push(site.control.serve_rest(self.rest, context));
         Ok(running)
     }
