@@ -30,8 +30,8 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Asks for a lease that runs out after `ttl`, or a little later: etcd counts whole seconds, and
-    /// has a least.
+    /// Asks for a lease that runs out after `ttl`, or a little later: etcd counts whole seconds,
+    /// and has a least.
     pub(crate) async fn grant(client: &EtcdClient, ttl: Duration) -> Result<Self> {
         let seconds = i64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1);
         let request = LeaseGrantRequest { ttl: seconds, id: 0 };

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A time of the clock that goes on while this process is stopped, and while the machine sleeps: the
-/// time since the machine was started.
+/// A time of the clock that goes on while this process is stopped, and while the machine sleeps:
+/// the time since the machine was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LeaseTime(Duration);
 

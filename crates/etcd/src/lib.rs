@@ -5,9 +5,9 @@
 //! ([`Leadership`]). Each change is a [`Transaction`] that is carried out only for as long as that
 //! is so ([`LeaderGuard`]), whatever a controller that was stopped for a while believes.
 //!
-//! This is a client of its own on tonic, for the part of etcd's API in `proto/etcd.proto`. The crate
-//! `etcd-client` has all of it, and needs `protoc` at every build; what is generated here is checked
-//! in (`scripts/generate-grpc`).
+//! This is a client of its own on tonic, for the part of etcd's API in `proto/etcd.proto`. The
+//! crate `etcd-client` has all of it, and needs `protoc` at every build; what is generated here is
+//! checked in (`scripts/generate-grpc`).
 
 #![forbid(unsafe_code)]
 
