@@ -2,10 +2,10 @@
 //!
 //! They are written down first, in as many transactions as it takes: a key
 //! `journal/SPACE/entries/WRITE/put/KEY` or `…/remove/KEY` for each row. A transaction that makes
-//! `journal/SPACE/committed`, which names the write, commits them all. Then they are carried out and
-//! removed, in parts; the mark goes last. Whoever loads rows finishes a journal with a mark, and
-//! drops one without. As each row occurs once, it makes no difference how much of it is carried out
-//! twice.
+//! `journal/SPACE/committed`, which names the write, commits them all. Then they are carried out
+//! and removed, in parts; the mark goes last. Whoever loads rows finishes a journal with a mark,
+//! and drops one without. As each row occurs once, it makes no difference how much of it is carried
+//! out twice.
 
 use tessera_core::Result;
 use tessera_etcd::{KeyRecord, Transaction};
