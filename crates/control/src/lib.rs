@@ -49,7 +49,7 @@ pub use site::{
     TaskStatus, UnitStatus, UsedUnit, used_units,
 };
 pub use store::{
-    IntentChange, IntentRows, IntentStore, MemoryRows, MemoryStore, RedbRows, RowChange, RowMap,
-    RowSpace, RowStore, StoredIntent, StoredTask, TaskVersion,
+    EtcdRows, IntentChange, IntentRows, IntentStore, MemoryRows, MemoryStore, RedbRows, RowChange,
+    RowMap, RowSpace, RowStore, StoredIntent, StoredTask, TaskVersion,
 };
 pub use task_defaults::TaskDefaults;
