@@ -47,11 +47,16 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 
 impl TestClient {
     pub(crate) fn connect(address: SocketAddr) -> Result<Self> {
+        Self::connect_for(address, CLIENT_PATIENCE)
+    }
+
+    /// The same for one that waits for so long at most.
+    pub(crate) fn connect_for(address: SocketAddr, patience: Duration) -> Result<Self> {
         let fail = |error: std::io::Error| Error::from_io(address, &error);
         let stream = TcpStream::connect(address).map_err(fail)?;
         stream.set_nodelay(true).map_err(fail)?;
-        stream.set_read_timeout(Some(CLIENT_PATIENCE)).map_err(fail)?;
-        stream.set_write_timeout(Some(CLIENT_PATIENCE)).map_err(fail)?;
+        stream.set_read_timeout(Some(patience)).map_err(fail)?;
+        stream.set_write_timeout(Some(patience)).map_err(fail)?;
         Ok(Self { stream: BufReader::with_capacity(64 << 10, stream) })
     }
 

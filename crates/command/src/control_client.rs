@@ -9,8 +9,8 @@ use http_body_util::{BodyExt, Full};
 pub use hyper::Method as HttpMethod;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Request, Response, Uri};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, LOCATION};
+use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tessera_core::{Error, ErrorKind, Result};
@@ -23,6 +23,16 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Controllers that may say, one after the other, that another leads.
+const MOST_REDIRECTIONS: usize = 4;
+
+/// What a control plane answers.
+enum Answer {
+    Document(Value),
+    /// Another control plane is to be asked.
+    Elsewhere(String),
+}
 
 /// Where a control plane is, and who asks it.
 #[derive(Clone, Debug)]
@@ -41,7 +51,25 @@ impl ControlClient {
 
     /// Asks for something, and returns the JSON document of the answer; an error where it is
     /// refused.
+    ///
+    /// A controller that does not lead says who does, and that one is asked then.
     pub async fn ask(&self, method: HttpMethod, path: &str, body: Option<&Value>) -> Result<Value> {
+        let mut asked = self.clone();
+        for _ in 0..MOST_REDIRECTIONS {
+            match asked.ask_once(method.clone(), path, body).await? {
+                Answer::Document(document) => return Ok(document),
+                Answer::Elsewhere(url) => asked.url = url,
+            }
+        }
+        Err(Error::lost(format!("{}: nobody who is asked leads", self.url)))
+    }
+
+    async fn ask_once(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer> {
         let wrong = |why: &str| Error::usage(format!("{}: {why}", self.url));
         let uri: Uri = format!("{}{path}", self.url)
             .parse()
@@ -133,22 +161,28 @@ impl ControlClient {
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         request: Request<Full<Bytes>>,
-    ) -> Result<Value> {
+    ) -> Result<Answer> {
+        let path = request.uri().to_string();
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = shaken.map_err(|error| self.lost(&error))?;
         // What goes wrong on the connection is heard by whoever waits for the answer.
         tokio::spawn(async move { drop(connection.await) });
         let answer = sender.send_request(request).await.map_err(|error| self.lost(&error))?;
-        self.read_answer(answer).await
+        self.read_answer(answer, &path).await
     }
 
-    async fn read_answer(&self, answer: Response<Incoming>) -> Result<Value> {
+    async fn read_answer(&self, answer: Response<Incoming>, path: &str) -> Result<Answer> {
         let status = answer.status();
+        let place = answer.headers().get(LOCATION).and_then(|place| place.to_str().ok());
+        let elsewhere = place.and_then(|place| place.strip_suffix(path)).map(ToOwned::to_owned);
+        if let (StatusCode::TEMPORARY_REDIRECT, Some(url)) = (status, elsewhere) {
+            return Ok(Answer::Elsewhere(url));
+        }
         let body = answer.into_body().collect().await.map_err(|error| self.lost(&error))?;
         let text = body.to_bytes();
         let document: Option<Value> = serde_json::from_slice(&text).ok();
         if status.is_success() {
-            return document.ok_or_else(|| {
+            return document.map(Answer::Document).ok_or_else(|| {
                 Error::invalid(format!("{}: the answer is no JSON document", self.url))
             });
         }

@@ -50,7 +50,9 @@ mod transport;
 pub use access::{AccessConfig, PortKind};
 pub use cluster_node::{ClusterNode, ClusterNodeConfig, ClusterNodeStatus, NodeJoin};
 pub use control::{ControlConfig, ControlPart, StoreConfig};
-pub use controller::{Controller, ControllerAddresses, ControllerConfig, ControllerStatus};
+pub use controller::{
+    Controller, ControllerAddresses, ControllerConfig, ControllerStatus, EtcdState,
+};
 pub use gateway::{DispatchConfig, DispatchPart, GatewayConfig};
 pub use instance::run_instance;
 pub use listeners::ListenSetting;

@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tessera_command::{ControlClient, HttpMethod, interrupt};
-use tessera_core::{Error, Result};
-use tessera_lab::{Lab, LabHost, SlowGroup};
+use tessera_core::{Error, ErrorKind, Result};
+use tessera_lab::{EtcdMembers, Lab, LabHost, SlowGroup};
 use tessera_repository::unfinished_files::temporary_folder;
 
 use crate::announced_process::AnnouncedProcess;
 use crate::background_clients::{BackgroundClients, CheckedRequest};
-use crate::test_client::TestInferRequest;
+use crate::test_client::{TestClient, TestInferRequest};
 
 /// How long something may take that takes as long as it takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,7 +25,9 @@ pub(super) struct LabCluster {
     pub(super) lab: Lab,
     folder: TempDir,
     pub(super) controller_host: LabHost,
-    controller: Option<LabProcess>,
+    /// Several where their state is in etcd.
+    controllers: Vec<Option<LabProcess>>,
+    etcd_urls: Vec<String>,
 }
 
 /// A node of a cluster in a lab, at a host of its own.
@@ -54,6 +57,15 @@ impl LabProcess {
         self.process.child.id()
     }
 
+    /// Has it do nothing for a while, or go on.
+    pub(super) fn pause(&self, is_paused: bool) -> Result<()> {
+        let signal = if is_paused { Signal::STOP } else { Signal::CONT };
+        let process = self.process.process_id();
+        let process = process.ok_or_else(|| Error::lost("a program at a host has ended"))?;
+        rustix::process::kill_process(process, signal)
+            .map_err(|error| Error::from_io("a program at a host", &error.into()))
+    }
+
     /// Kills it, so that it has no chance to say goodbye.
     pub(super) fn kill(&mut self) {
         self.process.kill();
@@ -76,14 +88,39 @@ impl LabCluster {
     pub(super) fn start_in(mut lab: Lab) -> Result<Self> {
         interrupt::do_before_end(tessera_lab::remove_all_hosts);
         let (folder, controller_host) = (temporary_folder()?, lab.add_host("controller")?);
-        let mut cluster = Self { lab, folder, controller_host, controller: None };
+        let mut cluster =
+            Self { lab, folder, controller_host, controllers: vec![None], etcd_urls: Vec::new() };
         cluster.start_controller()?;
         Ok(cluster)
     }
 
+    /// A cluster with so many controllers, and their state in etcd, which is at the host of all of
+    /// them.
+    pub(super) fn start_with_etcd(count: usize) -> Result<(Self, EtcdMembers)> {
+        interrupt::do_before_end(tessera_lab::remove_all_hosts);
+        let mut lab = Lab::new()?;
+        let (folder, controller_host) = (temporary_folder()?, lab.add_host("controller")?);
+        let etcd = controller_host.run_inside(|| EtcdMembers::start(3))??;
+        let controllers = (0..count).map(|_| None).collect();
+        let etcd_urls = etcd.urls();
+        let mut cluster = Self { lab, folder, controller_host, controllers, etcd_urls };
+        for number in 0..count {
+            cluster.start_numbered(number)?;
+        }
+        Ok((cluster, etcd))
+    }
+
     /// Where the controller keeps what it has.
     pub(super) fn repository(&self) -> PathBuf {
-        self.folder.path().join("controller")
+        self.numbered_repository(0)
+    }
+
+    /// The same of one among several.
+    pub(super) fn numbered_repository(&self, number: usize) -> PathBuf {
+        match number {
+            0 => self.folder.path().join("controller"),
+            number => self.folder.path().join(format!("controller{number}")),
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -92,26 +129,51 @@ impl LabCluster {
 
     /// Starts the controller, or another with what the first has kept.
     pub(super) fn start_controller(&mut self) -> Result<()> {
-        let listen = self.join_address();
+        self.start_numbered(0)
+    }
+
+    /// Starts one among several, or another with what it has kept.
+    pub(super) fn start_numbered(&mut self, number: usize) -> Result<()> {
+        let (listen, name) = (self.numbered_address(number), format!("controller{number}"));
         let mut command = program_at(&self.controller_host)?;
         command.args(["controller", "--json", "--log", "error", "--listen", &listen]);
-        command.arg("--repo").arg(self.repository());
-        self.controller = Some(LabProcess::start(command)?);
+        command.args(["--name", &name, "--control", &control_port(number).to_string()]);
+        if !self.etcd_urls.is_empty() {
+            command.args(["--etcd", &self.etcd_urls.join(",")]);
+        }
+        command.arg("--repo").arg(self.numbered_repository(number));
+        self.controllers[number] = Some(LabProcess::start(command)?);
         Ok(())
     }
 
     /// The controller's process.
     pub(super) fn controller_id(&self) -> u32 {
-        self.controller.as_ref().map_or(0, LabProcess::id)
+        self.controller_process(0).map_or(0, LabProcess::id)
+    }
+
+    /// One among several, where it runs.
+    pub(super) fn controller_process(&self, number: usize) -> Option<&LabProcess> {
+        self.controllers.get(number).and_then(Option::as_ref)
     }
 
     pub(super) fn kill_controller(&mut self) {
-        self.controller = None;
+        self.kill_numbered(0);
+    }
+
+    /// Kills one among several.
+    pub(super) fn kill_numbered(&mut self, number: usize) {
+        if let Some(controller) = self.controllers.get_mut(number) {
+            *controller = None;
+        }
     }
 
     /// Where nodes join.
     pub(super) fn join_address(&self) -> String {
-        format!("{}:8004", self.controller_host.address())
+        self.numbered_address(0)
+    }
+
+    fn numbered_address(&self, number: usize) -> String {
+        format!("{}:{}", self.controller_host.address(), control_port(number) + 1)
     }
 
     /// Runs this program at a host to its end, with these arguments.
@@ -145,7 +207,34 @@ impl LabCluster {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value> {
-        self.controller_host.run_inside(|| ask_at(self.control_url(), method, path, body))?
+        self.controller_host.run_inside(|| {
+            let mut answer = Err(Error::lost("there is no controller"));
+            for number in 0..self.controllers.len() {
+                if self.controllers[number].is_none() {
+                    continue;
+                }
+                let url = numbered_url(number);
+                let ask = || ask_at(&url, method.clone(), path, body);
+                answer = ask();
+                // One that does not know may be one that does not lead.
+                match &answer {
+                    Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::TimedOut) => {
+                    }
+                    _ => return answer,
+                }
+            }
+            answer
+        })?
+    }
+
+    /// Whether one among several answers by itself: another leads where it does not.
+    pub(super) fn answers_itself(&self, number: usize) -> bool {
+        let address = SocketAddr::from(([127, 0, 0, 1], control_port(number)));
+        let asked = self.controller_host.run_inside(|| {
+            let mut client = TestClient::connect_for(address, Duration::from_millis(500))?;
+            client.send_body("GET", "/v1/nodes", &["Host: localhost"], &[])
+        });
+        asked.and_then(|asked| asked).is_ok_and(|answer| answer.status == 200)
     }
 
     /// Where the control plane is, at the controller's host.
@@ -220,10 +309,13 @@ impl LabCluster {
     }
 
     fn node_command(&self, host: &LabHost, name: &str, arguments: &[String]) -> Result<Command> {
-        let (address, join) = (host.address().to_string(), self.join_address());
+        let address = host.address().to_string();
         let mut command = program_at(host)?;
         command.args(["node", "--json", "--log", "error", "--listen", &address]);
-        command.args(["--name", name, "--join", &join]).args(arguments);
+        for number in 0..self.controllers.len() {
+            command.args(["--join", &self.numbered_address(number)]);
+        }
+        command.args(["--name", name]).args(arguments);
         command.arg("--repo").arg(self.folder.path().join(name));
         Ok(command)
     }
@@ -276,6 +368,15 @@ impl LabNode {
         let enter = move || drop(host.enter());
         Ok(BackgroundClients::start_at(count, address, requests, enter))
     }
+}
+
+/// The port of a control plane; that for nodes is the next.
+fn control_port(number: usize) -> u16 {
+    8003 + 100 * number as u16
+}
+
+fn numbered_url(number: usize) -> String {
+    format!("http://127.0.0.1:{}", control_port(number))
 }
 
 /// Asks a control plane, from the host that this thread is at.

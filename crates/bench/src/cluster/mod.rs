@@ -10,6 +10,7 @@ mod gateways;
 mod idle;
 mod join;
 mod lab_cluster;
+mod leaders;
 mod links;
 mod node_kills;
 mod places;
@@ -64,7 +65,7 @@ pub(crate) struct Experiment {
     pub(crate) make: fn(&BenchCluster) -> Result<Vec<Finding>>,
 }
 
-const EXPERIMENTS: [Experiment; 13] = [
+const EXPERIMENTS: [Experiment; 14] = [
     join::JOIN,
     links::LINKS,
     places::PLACES,
@@ -75,6 +76,7 @@ const EXPERIMENTS: [Experiment; 13] = [
     two_hosts::TWO_HOSTS,
     node_kills::NODE_KILLS,
     without_controller::WITHOUT_CONTROLLER,
+    leaders::LEADERS,
     gateways::GATEWAYS,
     idle::IDLE,
     scale::SCALE,

@@ -1,6 +1,7 @@
 //! The command line of `tessera controller`, and what it means for it.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -8,8 +9,9 @@ use tessera_command::RepositoryArgument;
 use tessera_control::{PlacementChoice, TaskDefaults};
 use tessera_core::{Device, Error, Result};
 use tessera_deploy::Isolation;
+use tessera_etcd::{EtcdConfig, EtcdIdentityFiles, EtcdTlsFiles};
 use tessera_identity::NodeName;
-use tessera_server::{ControllerConfig, ListenSetting, PortKind};
+use tessera_server::{ControllerConfig, EtcdState, ListenSetting, PortKind};
 
 use super::access::AccessArguments;
 use super::logs::LogArguments;
@@ -50,6 +52,23 @@ pub(crate) struct ControllerArguments {
     #[arg(long, default_value_t = 86_400, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(10..=31_536_000))]
     pub(crate) certificate_life: u64,
+    /// Members of etcd, where this is one of several controllers of the cluster, of which one leads:
+    /// http:// or https:// and HOST:PORT, with commas between them
+    #[arg(long, value_name = "URL,…", value_delimiter = ',')]
+    pub(crate) etcd: Vec<String>,
+    /// Authority of etcd's certificates (PEM), for https
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    pub(crate) etcd_ca: Option<PathBuf>,
+    /// Certificate that etcd knows this controller by (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_ca", "etcd_key"])]
+    pub(crate) etcd_cert: Option<PathBuf>,
+    /// The certificate's key (PEM)
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    pub(crate) etcd_key: Option<PathBuf>,
+    /// Name or address under which others reach this controller's control plane, where there are
+    /// several [default: that of --host]
+    #[arg(long, value_name = "HOST", requires = "etcd")]
+    pub(crate) advertise: Option<String>,
     #[command(flatten)]
     pub(crate) log: LogArguments,
     /// Print one line of JSON when ready
@@ -64,9 +83,19 @@ impl ControllerArguments {
         let models = note_wrong(self.models.models_config(), &mut wrong);
         let access = note_wrong(self.access.access_config(), &mut wrong);
         let placement = note_wrong(PlacementChoice::from_name(&self.strategy), &mut wrong);
+        if !self.etcd.is_empty() && models.as_ref().is_some_and(|models| !models.files.is_empty()) {
+            wrong.push(
+                "--etcd: models are not served from files there, expected PUT /v1/tasks/NAME at the \
+                 controller that leads"
+                    .to_owned(),
+            );
+        }
         let (Some(models), Some(access), Some(placement)) = (models, access, placement) else {
             return Err(Error::usage(wrong.join("; ")));
         };
+        if !wrong.is_empty() {
+            return Err(Error::usage(wrong.join("; ")));
+        }
         Ok(ControllerConfig {
             repository: self.repository.repo.clone(),
             name: self.name.clone(),
@@ -86,6 +115,22 @@ impl ControllerArguments {
             certificate_life: Duration::from_secs(self.certificate_life),
             placement,
             models,
+            etcd: self.etcd_state(),
+        })
+    }
+
+    fn etcd_state(&self) -> Option<EtcdState> {
+        let tls = self.etcd_ca.clone().map(|authority| EtcdTlsFiles {
+            authority,
+            identity: self
+                .etcd_cert
+                .clone()
+                .zip(self.etcd_key.clone())
+                .map(|(certificate, key)| EtcdIdentityFiles { certificate, key }),
+        });
+        (!self.etcd.is_empty()).then(|| EtcdState {
+            config: EtcdConfig { endpoints: self.etcd.clone(), tls },
+            advertise: self.advertise.clone(),
         })
     }
 }

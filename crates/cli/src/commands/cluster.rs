@@ -69,11 +69,16 @@ fn announce_controller(status: &ControllerStatus, json: bool) -> Result<()> {
     output::print_line(&format!("tessera {version}, controller of cluster \"{cluster}\""))?;
     output::print_line(&format!("  nodes    {}", addresses.nodes))?;
     output::print_line(&format!("  control  http://{}/v1/nodes", addresses.control))?;
-    output::print_line(&format!("  authority {authority}"))?;
+    if let Some(authority) = authority {
+        output::print_line(&format!("  authority {authority}"))?;
+    }
     for FailedModel { name, reason, .. } in failed {
         output::print_line(&format!("  not served: {name}: {reason}"))?;
     }
-    output::print_line("ready; `tessera token create` lets a node join; Ctrl-C stops")
+    output::print_line(match authority {
+        Some(_) => "ready; `tessera token create` lets a node join; Ctrl-C stops",
+        None => "ready; one of the controllers with this state in etcd leads; Ctrl-C stops",
+    })
 }
 
 fn announce_node(status: &ClusterNodeStatus, json: bool) -> Result<()> {

@@ -97,6 +97,7 @@ struct TableState {
     next_number: u64,
     /// Of the controller: nodes obey the highest that they have seen.
     epoch: u64,
+    is_closed: bool,
 }
 
 /// A node that was attached at some time.
@@ -288,10 +289,23 @@ impl NodeTable {
         look(&lock(&self.state).nodes)
     }
 
+    /// Commands nobody any more: every stream ends, and so does each that comes.
+    pub fn close(&self) {
+        let mut state = lock(&self.state);
+        state.is_closed = true;
+        for node in state.nodes.values_mut() {
+            node.session = None;
+        }
+    }
+
     /// A node has opened its stream; one that it had before is closed.
     pub(crate) fn attach(&self, name: &str) -> (SessionId, mpsc::Receiver<NodeOrder>) {
         let (orders, waiting) = mpsc::channel(ORDER_QUEUE);
         let mut state = lock(&self.state);
+        if state.is_closed {
+            // Nobody sends on it.
+            return (0, waiting);
+        }
         state.next_session += 1;
         let (id, heard) = (state.next_session, Instant::now());
         let session = AttachedSession { id, orders, heard, pinged: None, is_described: false };

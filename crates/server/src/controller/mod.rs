@@ -1,36 +1,39 @@
 //! The role that decides: what `tessera controller` runs. It has intent, members and nodes, and
 //! neither computes nor answers requests.
 
+mod election;
+mod leader;
 mod repository_content;
+mod router_switch;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use serde::Serialize;
-use tessera_control::{
-    ClusterAdmin, ClusterSite, ClusterSiteParts, IntentRows, Manager, MemberRegistry, NodeTable,
-    PlacementChoice, RedbRows, RegistryConfig, RowStore, TaskDefaults, cluster_services,
-    controller_router,
-};
+use tessera_control::{IntentRows, PlacementChoice, RedbRows, RowStore, TaskDefaults};
 use tessera_core::{Error, Result};
-use tessera_gateway::health_router;
 use tessera_identity::NodeName;
 use tessera_repository::Repository;
+use tokio::task::JoinHandle;
 
 use crate::access::AccessConfig;
 use crate::audit::AuditTrail;
-use crate::catalogue::RepositoryCatalogue;
-use crate::cluster_port::{ControllerIdentity, serve_cluster};
-use crate::listeners::{ListenSetting, PortContext, RunningListener, close_listeners};
+use crate::listeners::{ListenSetting, Listener, PortContext, RunningListener, close_listeners};
 use crate::model_files::{FailedModel, ModelFilesConfig};
 use crate::shutdown::{ShutdownSignal, ShutdownTrigger, shutdown_channel};
 use crate::state_folder::{create_state_folder, state_folder};
-use repository_content::RepositoryContent;
+use election::Contender;
+pub use election::EtcdState;
+use leader::{Leader, LeaderParts};
+use router_switch::RouterSwitch;
 
 /// How long connections may take to close.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
+/// How long one among several may take to have another lead.
+const ENDING_TIME: Duration = Duration::from_secs(5);
 
 /// What a controller is made of.
 #[derive(Clone, Debug)]
@@ -53,20 +56,25 @@ pub struct ControllerConfig {
     pub certificate_life: Duration,
     /// How tasks are placed that don't say where they run.
     pub placement: PlacementChoice,
-    /// What is served from the start on.
+    /// What is served from the start on; nothing where there is etcd.
     pub models: ModelFilesConfig,
+    /// Where its state is, where others have it, too; else in its repository.
+    pub etcd: Option<EtcdState>,
 }
 
 /// A controller whose ports answer.
 pub struct Controller {
-    manager: Manager,
     addresses: ControllerAddresses,
-    authority: String,
-    cluster: String,
-    models: ModelFilesConfig,
-    repository: PathBuf,
+    config: Arc<ControllerConfig>,
+    role: ControllerRole,
     closing: ShutdownTrigger,
-    running: Vec<RunningListener>,
+    rest: RunningListener,
+}
+
+/// Whether a controller decides alone.
+enum ControllerRole {
+    Alone(Box<Leader>),
+    Among { ending: ShutdownTrigger, contending: JoinHandle<()> },
 }
 
 /// Where a controller is.
@@ -86,8 +94,9 @@ pub struct ControllerStatus {
     pub addresses: ControllerAddresses,
     /// What its cluster is called.
     pub cluster: String,
-    /// The fingerprint of its authority, which tokens carry.
-    pub authority: String,
+    /// The fingerprint of its authority, which tokens carry; none where another may lead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authority: Option<String>,
     /// Its process.
     pub process: u32,
     /// Models that were to be served from the start on, and are not.
@@ -100,77 +109,101 @@ impl ControllerConfig {
     pub async fn build(self) -> Result<Controller> {
         let access = self.access.open()?;
         let mut wrong = Vec::new();
-        let listen = self.listen.bind_or_note(&mut wrong).await;
+        let listen = match &self.etcd {
+            None => self.listen.bind_or_note(&mut wrong).await,
+            Some(_) => None,
+        };
         let rest = self.rest.bind_or_note(&mut wrong).await;
         self.models.note_unreadable(&mut wrong);
-        let (Some(listen), Some(rest), true) = (listen, rest, wrong.is_empty()) else {
+        let (Some(rest), true) = (rest, wrong.is_empty()) else {
             return Err(Error::usage(wrong.join("; ")));
         };
-        let addresses = ControllerAddresses { nodes: listen.address(), control: rest.address() };
+        let nodes = listen.as_ref().map_or(self.listen.address, Listener::address);
+        let addresses = ControllerAddresses { nodes, control: rest.address() };
         Repository::open_or_create(&self.repository)?;
-        let path = create_state_folder(&self.repository)?.join("intent.redb");
-        let rows: Arc<dyn RowStore> = Arc::new(RedbRows::open(&path)?);
-        let registry = RegistryConfig {
-            cluster: self.cluster.clone(),
-            certificate_life: self.certificate_life,
-        };
-        let members = Arc::new(MemberRegistry::open(Arc::clone(&rows), registry)?);
-        let nodes = Arc::new(NodeTable::new(members.begin_epoch()?));
-        let content = Arc::new(RepositoryContent::new(self.repository.clone()));
-        let site = ClusterSite::start(ClusterSiteParts {
-            nodes: Arc::clone(&nodes),
-            members: Arc::clone(&members),
-            rows: Arc::clone(&rows),
-            content: Arc::clone(&content) as Arc<_>,
-            placement: self.placement.clone(),
-        });
-        let store = Arc::new(IntentRows::with_copy_beside(rows, &path));
-        let catalogue = Arc::new(RepositoryCatalogue::open(self.repository.clone())?);
-        let manager =
-            Manager::new(store as Arc<_>, catalogue, Arc::new(site.clone()), self.defaults);
-        let services = cluster_services(Arc::clone(&members), nodes, content);
-        let identity = ControllerIdentity::new(self.name, Arc::clone(&members))?;
+        let folder = create_state_folder(&self.repository)?;
         let (closing, closed) = shutdown_channel();
         let audit = Arc::new(AuditTrail::open(&state_folder(&self.repository))?);
-        let context = PortContext { access, audit, closed: closed.clone() };
-        let authority = members.authority().fingerprint().to_string();
-        let admin = ClusterAdmin::new(members, site);
-        // It decides as soon as it answers.
-        let health = health_router(Arc::new(|| true));
-        let running = vec![
-            serve_cluster(listen, services.merge(health.clone()), identity, closed),
-            rest.serve_router(controller_router(&manager, &admin).merge(health), &context),
-        ];
-        let Self { models, repository, cluster, .. } = self;
-        Ok(Controller {
-            manager,
-            addresses,
-            authority,
-            cluster,
-            models,
-            repository,
-            closing,
-            running,
-        })
+        let is_secured = access.tls.is_some();
+        let context = PortContext { access, audit, closed };
+        let config = Arc::new(self);
+        let switch = RouterSwitch::new(Router::new());
+        let role = match (&config.etcd, listen) {
+            (Some(etcd), _) => {
+                let control = control_url(etcd, addresses.control, nodes, is_secured)?;
+                let (shared, etcd) = (Arc::clone(&config), etcd.config.clone());
+                let contender = Contender::new(shared, etcd, control, switch.clone())?;
+                let (ending, ended) = shutdown_channel();
+                ControllerRole::Among { ending, contending: tokio::spawn(contender.contend(ended)) }
+            }
+            (None, Some(listen)) => {
+                let path = folder.join("intent.redb");
+                let rows: Arc<dyn RowStore> = Arc::new(RedbRows::open(&path)?);
+                let parts = LeaderParts {
+                    config: Arc::clone(&config),
+                    intent: IntentRows::with_copy_beside(Arc::clone(&rows), &path),
+                    rows,
+                    epoch: None,
+                };
+                let leader = parts.lead(listen).await?;
+                switch.set_router(leader.router.clone());
+                ControllerRole::Alone(Box::new(leader))
+            }
+            (None, None) => return Err(Error::usage("--listen: expected an address")),
+        };
+        let rest = rest.serve_router(switch.router(), &context);
+        Ok(Controller { addresses, config, role, closing, rest })
     }
 }
 
+/// Where people reach the control plane.
+fn control_url(
+    etcd: &EtcdState,
+    bound: SocketAddr,
+    nodes: SocketAddr,
+    is_secured: bool,
+) -> Result<String> {
+    let scheme = if is_secured { "https" } else { "http" };
+    let host = match &etcd.advertise {
+        Some(host) => host.clone(),
+        None if !bound.ip().is_unspecified() => url_host(bound.ip()),
+        None if !nodes.ip().is_unspecified() => url_host(nodes.ip()),
+        None => {
+            return Err(Error::usage(format!(
+                "--host {}: others need an address to reach its control plane at: --advertise HOST",
+                bound.ip()
+            )));
+        }
+    };
+    Ok(format!("{scheme}://{host}:{}", bound.port()))
+}
+
+fn url_host(address: IpAddr) -> String {
+    if address.is_ipv6() { format!("[{address}]") } else { address.to_string() }
+}
+
 impl Controller {
-    /// Takes up what was served before, or has models served; nothing where the shutdown came
-    /// first.
+    /// Has models served beside what was served before, where it decides; nothing where the
+    /// shutdown came first.
     pub async fn start_tasks(
         &self,
         shutdown: &mut ShutdownSignal,
     ) -> Result<Option<ControllerStatus>> {
-        let starting = self.models.start_tasks(&self.repository, &self.manager);
-        let failed = tokio::select! {
-            started = starting => started?,
-            () = shutdown.shutdown_requested() => return Ok(None),
-        };
+        let ControllerConfig { models, repository, cluster, .. } = &*self.config;
+        let (mut failed, mut authority) = (Vec::new(), None);
+        if let ControllerRole::Alone(leader) = &self.role {
+            authority = Some(leader.authority.clone());
+            if !models.files.is_empty() {
+                failed = tokio::select! {
+                    started = models.start_tasks(repository, &leader.manager) => started?,
+                    () = shutdown.shutdown_requested() => return Ok(None),
+                };
+            }
+        }
         Ok(Some(ControllerStatus {
             addresses: self.addresses.clone(),
-            cluster: self.cluster.clone(),
-            authority: self.authority.clone(),
+            cluster: cluster.clone(),
+            authority,
             process: std::process::id(),
             failed,
         }))
@@ -180,6 +213,13 @@ impl Controller {
     pub async fn run_until(self, shutdown: &mut ShutdownSignal) {
         shutdown.shutdown_requested().await;
         tracing::info!("stopping: nodes go on with what they have");
-        close_listeners(self.closing, self.running, CLOSING_TIME).await;
+        match self.role {
+            ControllerRole::Alone(leader) => leader.stop().await,
+            ControllerRole::Among { ending, contending } => {
+                ending.request_shutdown();
+                tokio::time::timeout(ENDING_TIME, contending).await.ok();
+            }
+        }
+        close_listeners(self.closing, vec![self.rest], CLOSING_TIME).await;
     }
 }
