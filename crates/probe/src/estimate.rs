@@ -304,10 +304,15 @@ impl LinkEstimator {
         }
     }
 
-    /// What is believed of its speed: what was sent anyway, where that is new enough.
+    /// What is believed of its speed: what was sent anyway, where that is new enough; else whatever
+    /// is newer, until a train says more.
     fn rate(&self, now: Instant) -> Option<f64> {
-        let traffic = self.valid_traffic(now).map(|traffic| traffic.bits_per_second);
-        traffic.or(self.train_rate.map(|(rate, _)| rate))
+        if let Some(traffic) = self.valid_traffic(now) {
+            return Some(traffic.bits_per_second);
+        }
+        let traffic = self.traffic_rate.map(|traffic| (traffic.bits_per_second, traffic.at));
+        let newest = traffic.into_iter().chain(self.train_rate).max_by_key(|(_, at)| *at);
+        newest.map(|(rate, _)| rate)
     }
 
     /// What was sent anyway, where that was not long ago and on the same way.
@@ -402,6 +407,31 @@ mod tests {
         echo(&mut link, 2, start + 2200 * MS, 420 * MS);
         let seen = link.estimate("b", start + 2620 * MS).round_trip.unwrap();
         assert!((310 * MS..=330 * MS).contains(&seen), "{seen:?}");
+    }
+
+    #[test]
+    fn a_link_that_got_slow_is_not_believed_to_be_fast_again_for_a_longer_way() {
+        let start = Instant::now();
+        let mut link = LinkEstimator::new(start);
+        echo(&mut link, 0, start, 10 * MS);
+        link.note_train_sent(1, FIRST_TRAIN, start + 20 * MS);
+        let arrival = TrainArrival { received: 64, halves: [1e8, 1e8], span: 7_000_000 };
+        link.note_train(1, &arrival, start + 30 * MS);
+        let traffic = TrafficSample {
+            acknowledged_bytes: 1 << 20,
+            outstanding_bytes: 0,
+            bits_per_second: Some(2e6 * TCP_SHARE),
+            is_little: false,
+            round_trip: None,
+        };
+        link.note_traffic(traffic, start + 500 * MS);
+        // Whatever it waited behind.
+        for number in 1..8 {
+            echo(&mut link, number, start + (500 + 200 * number as u32) * MS, 110 * MS);
+        }
+        let found = link.estimate("b", start + 2100 * MS);
+        assert_eq!(found.round_trip, Some(110 * MS));
+        assert!((found.bits_per_second.unwrap() / 2e6 - 1.0).abs() < 1e-9, "{found:?}");
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub(super) struct Candidates {
 struct CandidateState {
     wanted: Vec<CandidateUnit>,
     times: BTreeMap<UnitId, std::result::Result<Duration, String>>,
+    /// Units that were tried once more when there was nothing else to do: what is fetched when a
+    /// node is new takes some of the time of those that are tried meanwhile.
+    tried_again: HashSet<UnitId>,
     /// Blocks whose weights are there.
     at_hand: HashSet<ContentHash>,
 }
@@ -71,6 +74,20 @@ impl Candidates {
         state.wanted.iter().filter_map(profile).collect()
     }
 
+    /// How long a unit takes, or why it can't run: the shorter of two counts.
+    fn note_time(&self, unit: &Unit, time: std::result::Result<Duration, String>) {
+        let mut state = lock(&self.state);
+        match (state.times.get(&unit.id).cloned(), time) {
+            (None, time) => drop(state.times.insert(unit.id.clone(), time)),
+            (Some(before), again) => {
+                if let (Ok(before), Ok(again)) = (before, again) {
+                    state.times.insert(unit.id.clone(), Ok(before.min(again)));
+                }
+                state.tried_again.insert(unit.id.clone());
+            }
+        }
+    }
+
     /// Profiles come first: they decide where something runs.
     fn next_work(&self) -> Option<CandidateWork> {
         let state = lock(&self.state);
@@ -80,8 +97,15 @@ impl Candidates {
         }
         let is_missing =
             |candidate: &&CandidateUnit| candidate.prefetch && !state.has_at_hand(&candidate.unit);
-        let found = state.wanted.iter().find(is_missing)?;
-        Some(CandidateWork::Prefetch(found.unit.clone()))
+        if let Some(found) = state.wanted.iter().find(is_missing) {
+            return Some(CandidateWork::Prefetch(found.unit.clone()));
+        }
+        let is_due = |candidate: &&CandidateUnit| {
+            let id = &candidate.unit.id;
+            state.times.get(id).is_some_and(Result::is_ok) && !state.tried_again.contains(id)
+        };
+        let found = state.wanted.iter().find(is_due)?;
+        Some(CandidateWork::Profile(found.unit.clone()))
     }
 }
 
@@ -178,7 +202,7 @@ async fn do_work(
             {
                 workload.candidates.note_at_hand(unit);
             }
-            lock(&workload.candidates.state).times.insert(unit.id.clone(), time);
+            workload.candidates.note_time(unit, time);
             workload.report_due.notify_one();
         }
     }
