@@ -53,6 +53,11 @@ pub(crate) struct ByteLease {
 }
 
 impl ByteLease {
+    /// Whose connection it counts for.
+    pub(crate) fn connection(&self) -> Option<&ConnectionBytes> {
+        self.connection.as_ref()
+    }
+
     /// Takes as many more. Fails where all together, or those of one connection, are too many: half
     /// of the budget is for others.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {

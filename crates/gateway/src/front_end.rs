@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tessera_core::{ErrorKind, Result, Tensor};
 
-use crate::byte_budget::ByteBudget;
+use crate::byte_budget::{ByteBudget, ByteLease};
 use crate::long_work::LongWork;
 use crate::protocol::{
     InputHeader, RegionRange, RequestedOutput, SERVER_NAME, check_requested, reshape_inputs,
@@ -111,10 +111,17 @@ impl FrontEnd {
         self.service.load_task(name, overrides).await
     }
 
-    /// An input that a client has put into shared memory.
-    pub(crate) fn read_shared(&self, header: &InputHeader, range: &RegionRange) -> Result<Tensor> {
+    /// An input that a client has put into shared memory; the lease is for what is copied of it.
+    pub(crate) async fn read_shared(
+        &self,
+        header: &InputHeader,
+        range: &RegionRange,
+        lease: &mut ByteLease,
+    ) -> Result<Tensor> {
         let regions = &self.options.shared_memory;
-        let read = regions.read_input(self.service.as_ref(), header, range);
+        let bytes = usize::try_from(range.byte_size).unwrap_or(usize::MAX);
+        let read = || regions.read_input(self.service.as_ref(), header, range, lease);
+        let read = self.long_work.run(bytes, read).await;
         read.map_err(|error| header.within_input(error))
     }
 

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod byte_budget;
+mod encoding;
 mod front_end;
 mod grpc;
 mod http;
@@ -11,6 +12,7 @@ mod protocol;
 mod regions;
 mod service;
 mod settings;
+mod upload_pace;
 
 pub use byte_budget::{AnswerLease, ByteBudget, ConnectionBytes};
 pub use front_end::FrontEndOptions;
@@ -23,3 +25,4 @@ pub use service::{
     TaskState,
 };
 pub use settings::{LogControl, ServerSettings};
+pub use upload_pace::UploadPace;

@@ -1,5 +1,8 @@
 //! Runs under way in this process: each has a time until which it makes sense, and is ended when
-//! that has passed. One that does not end counts as stuck, and its cores are given to others.
+//! that has passed. One that does not end counts as stuck.
+//!
+//! The cores of a run that takes long are given to others, too, long before: whoever was alone when
+//! it began has all of them, and nobody knows how long it will take.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +20,9 @@ const SHORTEST_LIMIT: Duration = Duration::from_secs(10);
 const TIMES_THE_LONGEST: u32 = 100;
 /// Nothing may take longer than this.
 const LONGEST_LIMIT: Duration = Duration::from_secs(600);
+/// For so long a run has its cores for itself. From then on others may begin on them, and the
+/// system has all of them take turns.
+const ALONE_TIME: Duration = Duration::from_secs(1);
 
 /// The runs of a process.
 #[derive(Default)]
@@ -32,6 +38,7 @@ pub(crate) type RunTerminators = Arc<[Arc<dyn RunTerminator>]>;
 
 struct WatchedRun {
     owner: u64,
+    begun: Instant,
     until: Instant,
     was_ended: bool,
     terminators: RunTerminators,
@@ -56,12 +63,21 @@ impl RunWatch {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Ends the runs whose time has passed. To be called several times a second.
+    /// Ends the runs whose time has passed, and has others run beside those that take long. To be
+    /// called several times a second.
     pub fn end_overdue_runs(&self) {
         let now = Instant::now();
-        for run in lock(&self.runs).values_mut().filter(|run| run.until <= now) {
-            run.end();
+        let mut shared = Vec::new();
+        for run in lock(&self.runs).values_mut() {
+            if run.until <= now {
+                run.end();
+            }
+            if now.duration_since(run.begun) >= ALONE_TIME {
+                shared.extend(run.permit.take());
+            }
         }
+        // Not under the lock: others begin at once.
+        shared.iter().for_each(PermitRevoker::revoke);
     }
 }
 
@@ -98,6 +114,7 @@ impl UnitRuns {
         let number = self.watch.next_number();
         let run = WatchedRun {
             owner: self.owner,
+            begun,
             until: begun + allowed,
             was_ended: false,
             terminators,
@@ -169,6 +186,7 @@ impl Drop for WatchedRunGuard<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::permits::{CorePermits, MachineCorePermits};
 
     #[derive(Default)]
     struct Flag(std::sync::atomic::AtomicBool);
@@ -202,6 +220,28 @@ mod tests {
         drop((overdue, other));
         assert_eq!(runs.longest_overdue(), None);
         assert!(lock(&watch.runs).is_empty());
+    }
+
+    #[test]
+    fn a_run_that_takes_long_does_not_keep_its_cores_from_others() {
+        let watch = Arc::new(RunWatch::default());
+        let runs = UnitRuns::new(Arc::clone(&watch));
+        let machine = MachineCorePermits::new(std::num::NonZeroUsize::MIN);
+        let permit = machine.acquire_permit(0).unwrap();
+        let run = runs.begin_run(None, Arc::new([]), Some(permit.revoker()));
+        let (sent, granted) = std::sync::mpsc::channel();
+        machine.request_permit(0, Box::new(move |cores| sent.send(cores.get()).unwrap()));
+        watch.end_overdue_runs();
+        assert!(granted.try_recv().is_err(), "it has just begun");
+        std::thread::sleep(ALONE_TIME);
+        watch.end_overdue_runs();
+        assert_eq!(granted.try_recv(), Ok(1));
+        assert!(!run.was_ended());
+        // Given back once, whoever does it.
+        drop((run, permit));
+        machine.finish_run();
+        machine.release_cores(std::num::NonZeroUsize::MIN);
+        assert_eq!(machine.acquire_permit(0).unwrap().cores().get(), 1);
     }
 
     #[test]

@@ -94,7 +94,11 @@ pub(crate) fn serve_cluster(
     identity: ControllerIdentity,
     closed: ShutdownSignal,
 ) -> RunningListener {
-    let times = ConnectionTimes { ping_interval: PING_INTERVAL, ping_time: PING_TIME };
+    let times = ConnectionTimes {
+        ping_interval: PING_INTERVAL,
+        ping_time: PING_TIME,
+        may_bodies_rest: true,
+    };
     let acceptor = move || Some(identity.acceptor());
     tokio::spawn(serve_connections(listener.into_socket(), router, acceptor, times, closed))
 }

@@ -97,7 +97,10 @@ impl Listener {
         let guard = RequestGuard { access: Arc::clone(&access), audit, port: self.kind };
         let router = router.layer(from_fn_with_state(Arc::new(guard), guard_request));
         let acceptor = move || access.tls.as_ref().map(TlsSource::acceptor);
-        let times = ConnectionTimes::CLIENTS;
+        let times = match self.kind {
+            PortKind::Grpc => ConnectionTimes::GRPC_CLIENTS,
+            _ => ConnectionTimes::CLIENTS,
+        };
         tokio::spawn(serve_connections(self.socket, router, acceptor, times, closed))
     }
 

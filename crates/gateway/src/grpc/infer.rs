@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use prost::Message;
 use tessera_core::{Error, Result, Tensor};
 use tessera_dispatch::{InferenceRequest, Refusal};
 
@@ -12,17 +13,19 @@ use super::generated::model_infer_request::InferInputTensor;
 use super::generated::model_infer_response::InferOutputTensor;
 use super::generated::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 use super::typed::typed_input;
+use crate::byte_budget::ByteLease;
 use crate::front_end::FrontEnd;
 use crate::protocol::{
-    InputHeader, ParameterValue, RequestedOutput, SelectedOutput, check_unique_names,
-    datatype_name, raw_bytes, response_parameters, select_outputs,
+    InputHeader, ParameterValue, RequestedOutput, SelectedOutput, bytes_to_classify,
+    check_unique_names, datatype_name, raw_bytes, response_parameters, select_outputs,
 };
 
-/// Answers a request.
+/// Answers a request; the lease is for what it takes beside its message.
 pub(super) async fn run_inference(
     front: &FrontEnd,
     request: ModelInferRequest,
     call: GrpcCall,
+    lease: &mut ByteLease,
 ) -> Result<ModelInferResponse, Refusal> {
     let task = front.find_task(&request.model_name, &request.model_version)?;
     let parameters = read_parameters(request.parameters);
@@ -35,7 +38,7 @@ pub(super) async fn run_inference(
     front.check_requested(&task, &requested)?;
     front.open_places(&mut requested)?;
     let timeout = earlier_timeout(parameters.timeout()?, call.timeout);
-    let inputs = read_inputs(front, request.inputs, request.raw_input_contents)?;
+    let inputs = read_inputs(front, request.inputs, request.raw_input_contents, lease).await?;
     let answer = front
         .service
         .infer(InferenceRequest {
@@ -48,7 +51,9 @@ pub(super) async fn run_inference(
         })
         .await?;
     let parameters = response_parameters(&answer);
-    let outputs = select_outputs(answer.outputs, requested, &task)?;
+    let sorted = bytes_to_classify(&answer.outputs, &requested);
+    let select = || select_outputs(answer.outputs, requested, &task);
+    let outputs = front.long_work.run(sorted, select).await?;
     let mut response = ModelInferResponse {
         model_name: task.name,
         model_version: task.version,
@@ -60,7 +65,10 @@ pub(super) async fn run_inference(
         ..ModelInferResponse::default()
     };
     for output in &outputs {
-        let (header, bytes) = write_output(output).map_err(|error| {
+        let is_copied = output.requested.place.is_some();
+        let copied = if is_copied { output.tensor.byte_len() } else { 0 };
+        let written = front.long_work.run(copied, || write_output(output)).await;
+        let (header, bytes) = written.map_err(|error| {
             error.with_context(format_args!("output \"{}\"", output.requested.name))
         })?;
         response.outputs.push(header);
@@ -74,6 +82,7 @@ pub(super) async fn infer_in_stream(
     front: &FrontEnd,
     request: ModelInferRequest,
     call: GrpcCall,
+    lease: &mut ByteLease,
 ) -> ModelStreamInferResponse {
     let refused = ModelInferResponse {
         model_name: request.model_name.clone(),
@@ -81,7 +90,7 @@ pub(super) async fn infer_in_stream(
         id: request.id.clone(),
         ..ModelInferResponse::default()
     };
-    let (mut response, error_message) = match run_inference(front, request, call).await {
+    let (mut response, error_message) = match run_inference(front, request, call, lease).await {
         Ok(response) => (response, String::new()),
         // The client tells by the id which of its requests failed.
         Err(refusal) => (refused, refusal.error.to_string()),
@@ -92,10 +101,11 @@ pub(super) async fn infer_in_stream(
 }
 
 /// Reads the tensors of a request: raw ones in their order, or typed contents, or shared memory.
-fn read_inputs(
+async fn read_inputs(
     front: &FrontEnd,
     inputs: Vec<InferInputTensor>,
     raw: Vec<Bytes>,
+    lease: &mut ByteLease,
 ) -> Result<Vec<(String, Tensor)>> {
     check_unique_names(inputs.iter().map(|input| input.name.as_str()))?;
     let has_raw = !raw.is_empty();
@@ -108,7 +118,7 @@ fn read_inputs(
             .region_range()
             .map_err(|error| header.within_input(error))?;
         let tensor = match (range, input.contents) {
-            (Some(range), None) => front.read_shared(&header, &range)?,
+            (Some(range), None) => front.read_shared(&header, &range, lease).await?,
             (Some(_), Some(_)) => {
                 let error = Error::invalid("has contents and shared memory, expected one of them");
                 return Err(header.within_input(error));
@@ -121,12 +131,19 @@ fn read_inputs(
             (None, contents) => {
                 let service = front.service.as_ref();
                 let tensor = match raw.next() {
-                    Some(bytes) => header.tensor_from_bytes(service, &bytes),
+                    Some(bytes) => {
+                        let read = || header.tensor_from_bytes(service, &bytes);
+                        front.long_work.run(bytes.len(), read).await
+                    }
                     None if has_raw => Err(Error::invalid(format!(
                         "has no data: raw_input_contents has {count} tensors, expected one for \
                          each input that is not in shared memory"
                     ))),
-                    None => typed_input(service, &header, &contents.unwrap_or_default()),
+                    None => {
+                        let contents = contents.unwrap_or_default();
+                        let read = || typed_input(service, &header, &contents);
+                        front.long_work.run(contents.encoded_len(), read).await
+                    }
                 };
                 tensor.map_err(|error| header.within_input(error))?
             }

@@ -20,6 +20,8 @@ mod convert;
 pub mod generated;
 mod health;
 mod infer;
+mod long_codec;
+mod message_body;
 mod plain_http;
 mod service;
 mod settings;
@@ -28,7 +30,7 @@ mod typed;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use tessera_core::{Error, Result};
 use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
@@ -39,6 +41,7 @@ use crate::service::InferenceService;
 use generated::grpc_inference_service_server::{GrpcInferenceServiceServer, SERVICE_NAME};
 use health::HealthFrontEnd;
 pub use health::{IsReady, health_router};
+use message_body::{MessageBounds, bound_messages};
 use plain_http::refuse_plain_http;
 use service::GrpcFrontEnd;
 
@@ -51,6 +54,7 @@ const DESCRIPTORS: &[u8] = include_bytes!("inference.binpb");
 /// it could read them and tensors hardly shrink.
 pub fn grpc_router(service: Arc<dyn InferenceService>, options: FrontEndOptions) -> Result<Router> {
     let largest = options.largest_body;
+    let bounds = MessageBounds { budget: Arc::clone(&options.budget), largest };
     let probed = Arc::clone(&service);
     let is_ready: IsReady = Arc::new(move || probed.is_ready());
     let health = HealthServer::new(HealthFrontEnd::new(is_ready, Some(SERVICE_NAME)));
@@ -68,7 +72,8 @@ pub fn grpc_router(service: Arc<dyn InferenceService>, options: FrontEndOptions)
         .add_service(health)
         .add_service(reflection)
         .add_service(reflection_alpha);
-    Ok(routes.into_axum_router().layer(from_fn(refuse_plain_http)))
+    let bounded = routes.into_axum_router().layer(from_fn_with_state(bounds, bound_messages));
+    Ok(bounded.layer(from_fn(refuse_plain_http)))
 }
 
 /// What server reflection says that there is.

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, future::ready};
 use prost::Message;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -93,8 +93,9 @@ impl GrpcInferenceService for GrpcFrontEnd {
             Ok::<_, Status>(lease)
         };
         let request = request.into_inner();
-        let _asked = lease(&|| request.encoded_len())?;
-        let answer = run_inference(&self.front, request, call).await.map_err(refusal_status)?;
+        let mut asked = lease(&|| request.encoded_len())?;
+        let answered = run_inference(&self.front, request, call, &mut asked).await;
+        let answer = answered.map_err(refusal_status)?;
         let sent = lease(&|| answer.encoded_len())?;
         let mut response = Response::new(answer);
         response.extensions_mut().insert(AnswerLease::new(sent));
@@ -118,11 +119,21 @@ impl GrpcInferenceService for GrpcFrontEnd {
                 let asked: message::ModelInferRequest = asked?;
                 let mut lease = front.options.budget.lease(connection.as_ref());
                 lease.grow(asked.encoded_len()).map_err(refusal_status)?;
-                Ok::<_, Status>(infer_in_stream(&front, asked, call).await)
+                let answer = infer_in_stream(&front, asked, call, &mut lease).await;
+                let mut lease = front.options.budget.lease(connection.as_ref());
+                lease.grow(answer.encoded_len()).map_err(refusal_status)?;
+                Ok::<_, Status>((answer, lease))
             }
         });
-        let answers: Self::ModelStreamInferStream = Box::pin(answers.buffered(STREAM_IN_FLIGHT));
-        Ok(Response::new(answers))
+        // An answer counts until the next is asked for: then it is written.
+        let answers = answers.buffered(STREAM_IN_FLIGHT).scan(None, |last, answered| {
+            let answer = answered.map(|(answer, lease)| {
+                *last = Some(lease);
+                answer
+            });
+            ready(Some(answer))
+        });
+        Ok(Response::new(Box::pin(answers)))
     }
 
     async fn model_config(
@@ -171,8 +182,11 @@ impl GrpcInferenceService for GrpcFrontEnd {
         &self,
         request: Request<message::RepositoryModelLoadRequest>,
     ) -> Result<Response<message::RepositoryModelLoadResponse>, Status> {
-        let message::RepositoryModelLoadRequest { model_name, parameters, .. } =
-            request.into_inner();
+        let connection = request.extensions().get::<ConnectionBytes>().cloned();
+        let request = request.into_inner();
+        let mut lease = self.front.options.budget.lease(connection.as_ref());
+        lease.grow(request.encoded_len()).map_err(refusal_status)?;
+        let message::RepositoryModelLoadRequest { model_name, parameters, .. } = request;
         let overrides = convert::read_overrides(parameters)
             .map_err(|error| error.with_context(format_args!("model \"{model_name}\"")))
             .map_err(refusal_status)?;

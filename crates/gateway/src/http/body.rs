@@ -8,9 +8,9 @@ use bytes::{Buf, Bytes};
 use http_body_util::BodyExt;
 use tessera_core::Error;
 
-use super::encoding::{BodyDecoder, ContentEncoding};
 use super::failure::{HttpFailure, HttpResult};
 use crate::byte_budget::ByteLease;
+use crate::encoding::{BodyDecoder, ContentEncoding};
 
 /// Where the JSON ends and binary tensors begin, in requests and in responses.
 pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
@@ -36,6 +36,8 @@ pub(super) struct BodyReader {
     limit: usize,
     /// Bytes of it, in memory until it is answered.
     lease: ByteLease,
+    /// How many of those are still to come.
+    reserved: usize,
     ended: bool,
 }
 
@@ -77,6 +79,7 @@ impl BodyReader {
             total: 0,
             limit,
             lease,
+            reserved: 0,
             ended: false,
         })
     }
@@ -87,6 +90,20 @@ impl BodyReader {
             Some(_) => None,
             None => Some(self.body.size_hint().exact()? + self.chunk.len() as u64),
         }
+    }
+
+    /// What it has of all bytes under way, for what else the request takes.
+    pub(super) fn lease(&mut self) -> &mut ByteLease {
+        &mut self.lease
+    }
+
+    /// Takes so many of all bytes under way before they come.
+    pub(super) fn reserve_bytes(&mut self, bytes: usize) -> HttpResult<()> {
+        // Those that are here already are counted.
+        let missing = bytes.saturating_sub(self.chunk.len());
+        self.lease.grow(missing)?;
+        self.reserved += missing;
+        Ok(())
     }
 
     /// Fills `target` and says how much of it; less than all where the body ends before.
@@ -150,7 +167,9 @@ impl BodyReader {
             if self.total > self.limit {
                 return Err(HttpFailure::too_large(self.limit));
             }
-            self.lease.grow(self.chunk.len())?;
+            let known = self.chunk.len().min(self.reserved);
+            self.reserved -= known;
+            self.lease.grow(self.chunk.len() - known)?;
         }
         Ok(true)
     }

@@ -11,19 +11,22 @@ use tessera_tensormq::TraceContext;
 use super::FrontEndState;
 use super::body::{BodyReader, json_length};
 use super::data::{quote_non_finite, read_json};
-use super::encoding::ContentEncoding;
 use super::failure::{HttpFailure, HttpResult};
 use super::infer_request::{CheckedInferRequest, InferRequestBody, InputContent};
 use super::path_target::PathTarget;
 use super::raw_request::raw_input;
 use super::response::send_response;
 use crate::byte_budget::{AnswerLease, ConnectionBytes};
+use crate::encoding::ContentEncoding;
 use crate::front_end::FrontEnd;
 use crate::protocol::{
-    InputHeader, ProtocolParameters, parse_traceparent, response_parameters, select_outputs,
-    writable_bytes,
+    InputHeader, ProtocolParameters, bytes_to_classify, parse_traceparent, response_parameters,
+    select_outputs, writable_bytes,
 };
 use crate::service::TaskInfo;
+
+/// Tensors of up to so many bytes get their memory before they are there.
+const ALLOCATED_AT_ONCE: usize = 1 << 20;
 
 /// Answers a request for inference.
 pub(super) async fn infer_model(
@@ -88,14 +91,15 @@ async fn read_and_infer(
         Err(error) => match front.long_work.run(json.len(), || quote_non_finite(&json)).await {
             Some(text) => {
                 quoted = text;
-                InferRequestBody::parse_json(&quoted, json_len.is_some())?
+                let parse = || InferRequestBody::parse_json(&quoted, json_len.is_some());
+                front.long_work.run(json.len(), parse).await?
             }
             None => return Err(error.into()),
         },
     };
     let id = body.id().to_owned();
     let checked = async {
-        let mut request = body.into_request()?;
+        let mut request = front.long_work.run(json.len(), || body.into_request()).await?;
         front.check_requested(&task, &request.requested)?;
         let binary = request.parameters.get_flag("binary_data_output")?.unwrap_or(false);
         let inputs = read_inputs(front, reader, std::mem::take(&mut request.inputs)).await?;
@@ -119,7 +123,9 @@ async fn read_inputs(
                 front.long_work.run(data.get().len(), read).await?
             }
             InputContent::Binary(len) => read_binary(front, reader, &header, len).await?,
-            InputContent::Shared(range) => front.read_shared(&header, &range)?,
+            InputContent::Shared(range) => {
+                front.read_shared(&header, &range, reader.lease()).await?
+            }
         };
         inputs.push((header.name, tensor));
     }
@@ -172,8 +178,19 @@ async fn read_binary(
             .tensor_from_bytes(service, &bytes)
             .map_err(|error| header.within_input(error))?);
     }
+    // The length is the client's word: a part of the bytes must be there before memory is set aside
+    // for all of them.
+    let wanted = if len > ALLOCATED_AT_ONCE { (len / 8).max(ALLOCATED_AT_ONCE) } else { 0 };
+    let first = reader.read_bytes(wanted).await?;
+    if first.len() < wanted {
+        return Err(cut(first.len()).into());
+    }
+    reader.reserve_bytes(len - wanted)?;
     let mut tensor = header.allocate_tensor(service).map_err(|error| header.within_input(error))?;
-    let got = reader.read_into(writable_bytes(&mut tensor)?).await?;
+    let (before, after) = writable_bytes(&mut tensor)?.split_at_mut(wanted);
+    before.copy_from_slice(&first);
+    drop(first);
+    let got = wanted + reader.read_into(after).await?;
     if got < len {
         return Err(cut(got).into());
     }
@@ -202,7 +219,9 @@ async fn run_inference(
     };
     let answer = front.service.infer(asked).await?;
     let parameters = response_parameters(&answer);
-    let outputs = select_outputs(answer.outputs, requested, task)?;
+    let sorted = bytes_to_classify(&answer.outputs, &requested);
+    let select = || select_outputs(answer.outputs, requested, task);
+    let outputs = front.long_work.run(sorted, select).await?;
     send_response(
         &front.long_work,
         task,

@@ -3,7 +3,6 @@
 mod body;
 mod data;
 mod describe_json;
-mod encoding;
 mod failure;
 mod infer;
 mod infer_request;

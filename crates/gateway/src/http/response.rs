@@ -18,8 +18,8 @@ use tessera_http::JSON_MEDIA_TYPE;
 
 use super::body::JSON_LENGTH;
 use super::data::JsonData;
-use super::encoding::ContentEncoding;
 use super::failure::HttpResult;
+use crate::encoding::ContentEncoding;
 use crate::long_work::LongWork;
 use crate::protocol::{ParameterValue, SelectedOutput, datatype_name, raw_bytes};
 use crate::service::TaskInfo;
@@ -60,14 +60,17 @@ pub(super) async fn send_response(
     encoding: Option<ContentEncoding>,
 ) -> HttpResult<Response> {
     let mut tensors = Vec::new();
-    let outputs = outputs
-        .iter()
-        .map(|output| {
+    let copied = outputs.iter().filter(|output| output.requested.place.is_some());
+    let copied = copied.map(|output| output.tensor.byte_len()).sum();
+    let write_bodies = || -> Result<Vec<_>> {
+        let bodies = outputs.iter().map(|output| {
             output_body(output, binary, &mut tensors).map_err(|error| {
                 error.with_context(format_args!("output \"{}\"", output.requested.name))
             })
-        })
-        .collect::<Result<Vec<_>>>()?;
+        });
+        bodies.collect()
+    };
+    let outputs = long_work.run(copied, write_bodies).await?;
     let body = InferResponseBody {
         id,
         model_name: &task.name,

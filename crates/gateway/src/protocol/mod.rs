@@ -23,7 +23,8 @@ pub(crate) use describe::{
 };
 pub(crate) use input::{InputHeader, check_unique_names, reshape_inputs, writable_bytes};
 pub(crate) use outputs::{
-    RequestedOutput, SelectedOutput, check_requested, raw_bytes, select_outputs, tensor_on_host,
+    RequestedOutput, SelectedOutput, bytes_to_classify, check_requested, raw_bytes, select_outputs,
+    tensor_on_host,
 };
 pub(crate) use parameters::{ParameterValue, ProtocolParameters};
 pub(crate) use region_range::RegionRange;

@@ -56,6 +56,17 @@ impl RequestedOutput {
     }
 }
 
+/// Bytes of the outputs of which classes are wanted: all their values are looked at.
+pub(crate) fn bytes_to_classify(
+    outputs: &[(String, Tensor)],
+    requested: &[RequestedOutput],
+) -> usize {
+    let is_classified =
+        |name: &String| requested.iter().any(|one| one.classes > 0 && one.name == *name);
+    let classified = outputs.iter().filter(|(name, _)| is_classified(name));
+    classified.map(|(_, tensor)| tensor.byte_len()).sum()
+}
+
 /// Refuses outputs that the task does not have and those that are asked for twice.
 pub(crate) fn check_requested(requested: &[RequestedOutput], task: &TaskInfo) -> Result<()> {
     for (index, output) in requested.iter().enumerate() {

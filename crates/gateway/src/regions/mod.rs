@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tessera_core::{Error, Result, Tensor, lock};
 
+use crate::byte_budget::ByteLease;
 use crate::protocol::{InputHeader, RegionRange};
 use crate::service::InferenceService;
 use cuda::CudaRegion;
@@ -209,15 +210,16 @@ impl SharedRegions {
         })
     }
 
-    /// An input that a client has put into shared memory.
+    /// An input that a client has put into shared memory; the lease is for what is copied of it.
     pub(crate) fn read_input(
         &self,
         service: &dyn InferenceService,
         header: &InputHeader,
         range: &RegionRange,
+        lease: &mut ByteLease,
     ) -> Result<Tensor> {
         match self.find_region(range)? {
-            RegisteredRegion::System(region) => region.read_tensor(service, header, range),
+            RegisteredRegion::System(region) => region.read_tensor(service, header, range, lease),
             RegisteredRegion::Cuda(region) => region.read_tensor(header, range),
         }
     }

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use tessera_core::{Error, Result, Tensor};
 
+use crate::byte_budget::ByteLease;
 use crate::protocol::{InputHeader, RegionRange, decode_strings, raw_bytes, tensor_on_host};
 use crate::service::InferenceService;
 
@@ -43,13 +44,17 @@ impl SystemRegion {
         &self.status
     }
 
-    /// The tensor at a range, copied to the service's memory.
+    /// The tensor at a range, copied to the service's memory; the lease is for the copy.
     pub(crate) fn read_tensor(
         &self,
         service: &dyn InferenceService,
         header: &InputHeader,
         range: &RegionRange,
+        lease: &mut ByteLease,
     ) -> Result<Tensor> {
+        // Before any memory is taken: shape and length are the client's word.
+        self.file_offset(range)?;
+        lease.grow(usize::try_from(range.byte_size).unwrap_or(usize::MAX))?;
         if header.byte_len().is_none() {
             let strings = decode_strings(&self.read_all(range)?, header.element_count())?;
             return Tensor::from_strings(&header.shape, strings);
@@ -73,7 +78,6 @@ impl SystemRegion {
 
     /// All the bytes of a range.
     fn read_all(&self, range: &RegionRange) -> Result<Vec<u8>> {
-        // Checked before anything is allocated: the length is the client's word.
         let start = self.file_offset(range)?;
         let mut bytes = vec![0; usize::try_from(range.byte_size).unwrap_or(usize::MAX)];
         self.file

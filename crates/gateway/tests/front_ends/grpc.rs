@@ -20,9 +20,10 @@ use tessera_gateway::inference::{
     SystemSharedMemoryRegisterRequest, SystemSharedMemoryStatusRequest,
     SystemSharedMemoryUnregisterRequest,
 };
-use tessera_gateway::{FrontEndOptions, InferenceService, grpc_router};
+use tessera_gateway::{ByteBudget, FrontEndOptions, InferenceService, grpc_router};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tonic::codec::CompressionEncoding;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
@@ -306,6 +307,52 @@ async fn tensors_are_in_shared_memory() {
     let one = CudaSharedMemoryStatusRequest { name: "r".into() };
     let unknown = client.cuda_shared_memory_status(one).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
+}
+
+/// A server with these bounds, and a client that compresses what it sends.
+async fn connect_compressing(options: FrontEndOptions) -> Client {
+    let (address, _) = start_server(options).await;
+    let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await;
+    Client::new(channel.unwrap()).send_compressed(CompressionEncoding::Gzip)
+}
+
+fn zeros(count: usize) -> ModelInferRequest {
+    ModelInferRequest {
+        model_name: "one".into(),
+        inputs: vec![InferInputTensor {
+            name: "x".into(),
+            datatype: "UINT8".into(),
+            shape: vec![1, i64::try_from(count).unwrap()],
+            ..InferInputTensor::default()
+        }],
+        raw_input_contents: vec![vec![0; count].into()],
+        ..ModelInferRequest::default()
+    }
+}
+
+#[tokio::test]
+async fn small_messages_that_become_large_ones_are_refused() {
+    let options = FrontEndOptions { largest_body: 1 << 20, ..FrontEndOptions::default() };
+    let mut client = connect_compressing(options).await;
+    let error = client.model_infer(zeros(8 << 20)).await.unwrap_err();
+    assert_eq!(error.code(), Code::OutOfRange, "{error}");
+    assert!(error.message().contains("too large"), "{error}");
+    let budget = Arc::new(ByteBudget::new(4 << 20));
+    let options = FrontEndOptions { budget: Arc::clone(&budget), ..FrontEndOptions::default() };
+    let mut client = connect_compressing(options).await;
+    let error = client.model_infer(zeros(8 << 20)).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable, "{error}");
+    assert!(error.message().contains("requests and answers under way"), "{error}");
+    assert_eq!(budget.used_bytes(), 0);
+}
+
+#[tokio::test]
+async fn compressed_messages_are_read() {
+    let mut client = connect_compressing(FrontEndOptions::default()).await;
+    let live = client.server_live(ServerLiveRequest::default()).await.unwrap();
+    assert!(live.into_inner().live);
+    let metadata = client.server_metadata(ServerMetadataRequest::default()).await.unwrap();
+    assert_eq!(metadata.into_inner().name, "tessera");
 }
 
 #[tokio::test]

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
+use tessera_gateway::{ByteBudget, FrontEndOptions};
 
 use crate::fake::{Server, f32_bytes};
 
@@ -117,6 +119,40 @@ async fn regions_that_are_not_there_or_too_small_are_refused() {
         assert_eq!(reply.status, StatusCode::BAD_REQUEST);
         assert!(reply.error().contains(expected), "{}", reply.error());
     }
+}
+
+/// What an input of this many elements at a region is refused with.
+async fn refused_read(server: &Server, elements: u64) -> String {
+    let parameters = json!({
+        "shared_memory_region": "r",
+        "shared_memory_byte_size": elements * 4,
+    });
+    let input = |name: &str| {
+        json!({"name": name, "datatype": "FP32", "shape": [1, elements],
+               "parameters": parameters})
+    };
+    let reply = server.infer("add", &json!({"inputs": [input("a"), input("b")]})).await;
+    assert!(!reply.status.is_success());
+    reply.error()
+}
+
+#[tokio::test]
+async fn what_a_client_says_of_a_region_takes_no_memory() {
+    let server = Server::with(FrontEndOptions {
+        budget: Arc::new(ByteBudget::new(1 << 30)),
+        ..FrontEndOptions::default()
+    });
+    let file = SharedFile::new("claims", &[0; 32]);
+    server.post(REGISTER, register(&file, 32)).await;
+    let error = refused_read(&server, 250_000_000_000_000).await;
+    assert!(error.contains("has 32 bytes, asked for 1000000000000000"), "{error}");
+    // A file that says that it is large may have no pages at all.
+    let sparse = SharedFile::new("sparse", &[]);
+    fs::OpenOptions::new().write(true).open(&sparse.path).unwrap().set_len(100 << 30).unwrap();
+    server.post("/v2/systemsharedmemory/unregister", "").await;
+    server.post(REGISTER, register(&sparse, 100 << 30)).await;
+    let error = refused_read(&server, 20 << 30).await;
+    assert!(error.contains("requests and answers under way have 1073 MB"), "{error}");
 }
 
 #[tokio::test]

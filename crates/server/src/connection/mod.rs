@@ -11,7 +11,6 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -32,19 +31,27 @@ use timed_stream::TimedStream;
 
 /// How long TLS may take to agree.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// When others are asked whether they are there still.
+/// How long others are waited for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionTimes {
-    /// After this silence a client of HTTP/2 is asked.
+    /// After this silence a client of HTTP/2 is asked whether it is there still.
     pub(crate) ping_interval: Duration,
     /// How long it may take to say so.
     pub(crate) ping_time: Duration,
+    /// Whether a body may rest as long as it likes: one with a stream of messages, whoever reads
+    /// which sees to it that each of them comes.
+    pub(crate) may_bodies_rest: bool,
 }
 
 impl ConnectionTimes {
     /// For clients.
-    pub(crate) const CLIENTS: Self =
-        Self { ping_interval: Duration::from_secs(60), ping_time: Duration::from_secs(20) };
+    pub(crate) const CLIENTS: Self = Self {
+        ping_interval: Duration::from_secs(60),
+        ping_time: Duration::from_secs(20),
+        may_bodies_rest: false,
+    };
+    /// For clients of gRPC.
+    pub(crate) const GRPC_CLIENTS: Self = Self { may_bodies_rest: true, ..Self::CLIENTS };
 }
 
 /// How long to wait where no connection can be accepted: there may be too many open files.
@@ -148,7 +155,7 @@ async fn serve_connection(
     let service = service_fn(move |request: Request<Incoming>| {
         let (mut router, activity) = (router.clone(), Arc::clone(&activity));
         let peer = peer.clone();
-        async move { answer_request(&mut router, request, peer, &activity).await }
+        async move { answer_request(&mut router, request, peer, &activity, times).await }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
@@ -168,16 +175,12 @@ async fn answer_request(
     request: Request<Incoming>,
     peer: ConnectedPeer,
     activity: &Arc<ConnectionActivity>,
+    times: ConnectionTimes,
 ) -> Result<Response, std::convert::Infallible> {
     let under_way = activity.begin_request();
-    let is_grpc = request
-        .headers()
-        .get(CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
     let mut request = request.map(|body| {
         let body = Body::new(body);
-        // A stream of messages may rest.
-        if is_grpc { body } else { TimedBody::wrap(body) }
+        if times.may_bodies_rest { body } else { TimedBody::wrap(body) }
     });
     request.extensions_mut().insert(PeerAddress(peer.address));
     request.extensions_mut().insert(peer.names);

@@ -1,25 +1,17 @@
-//! A request's body that comes at some rate at least.
+//! A request's body that comes quickly enough.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use tokio::time::{Instant, Sleep, sleep};
+use tessera_gateway::UploadPace;
 
-/// What a client may take before anything is asked of it.
-const GRACE_TIME: Duration = Duration::from_secs(10);
-/// Bytes a second that must come from then on.
-const LEAST_RATE: u64 = 16 << 10;
-
-/// A body with a least rate.
+/// A body that fails where its client stalls.
 pub(crate) struct TimedBody {
     body: Body,
-    begun: Instant,
-    received: u64,
-    timer: Option<Pin<Box<Sleep>>>,
+    pace: UploadPace,
 }
 
 impl TimedBody {
@@ -28,13 +20,8 @@ impl TimedBody {
         if http_body::Body::is_end_stream(&body) {
             return body;
         }
-        Body::new(Self { body, begun: Instant::now(), received: 0, timer: None })
-    }
-
-    /// Until when it need not be looked at: what has come by now pays for that time.
-    fn time_left(&self) -> Duration {
-        let paid = GRACE_TIME + Duration::from_secs_f64(self.received as f64 / LEAST_RATE as f64);
-        paid.saturating_sub(self.begun.elapsed())
+        let pace = UploadPace::new(http_body::Body::size_hint(&body).exact());
+        Body::new(Self { body, pace })
     }
 }
 
@@ -48,23 +35,12 @@ impl http_body::Body for TimedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
             if let Some(Ok(frame)) = &frame {
-                self.received += frame.data_ref().map_or(0, Bytes::len) as u64;
+                self.pace.note_received(frame.data_ref().map_or(0, Bytes::len));
             }
-            self.timer = None;
             return Poll::Ready(frame);
         }
-        loop {
-            let left = self.time_left();
-            if left.is_zero() {
-                let slow = format!("it comes with less than {} KiB a second", LEAST_RATE >> 10);
-                return Poll::Ready(Some(Err(axum::Error::new(slow))));
-            }
-            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(left)));
-            if timer.as_mut().poll(context).is_pending() {
-                return Poll::Pending;
-            }
-            self.timer = None;
-        }
+        let stalled = self.pace.poll_stalled(context);
+        stalled.map(|reason| Some(Err(axum::Error::new(reason))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -73,5 +49,25 @@ impl http_body::Body for TimedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{StreamExt, stream};
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stalls_fails_and_one_that_is_whole_does_not() {
+        let begun = tokio::time::Instant::now();
+        let first = stream::iter([Ok::<_, axum::Error>(Bytes::from_static(b"{\""))]);
+        let stalled = TimedBody::wrap(Body::from_stream(first.chain(stream::pending())));
+        let error = stalled.collect().await.unwrap_err().to_string();
+        assert!(error.contains("less than 16 KiB a second"), "{error}");
+        assert_eq!(begun.elapsed().as_secs(), 10);
+        let whole = TimedBody::wrap(Body::from("whole"));
+        assert_eq!(whole.collect().await.unwrap().to_bytes(), "whole");
     }
 }

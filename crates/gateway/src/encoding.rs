@@ -10,14 +10,14 @@ use flate2::write::{GzEncoder, MultiGzDecoder, ZlibDecoder, ZlibEncoder};
 
 /// How a body is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ContentEncoding {
+pub(crate) enum ContentEncoding {
     Gzip,
     Deflate,
 }
 
 impl ContentEncoding {
     /// The encoding with this name in a header.
-    pub(super) fn from_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         match name.trim().to_ascii_lowercase().as_str() {
             "gzip" | "x-gzip" => Some(Self::Gzip),
             "deflate" => Some(Self::Deflate),
@@ -26,7 +26,7 @@ impl ContentEncoding {
     }
 
     /// Its name in a header.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
             Self::Deflate => "deflate",
@@ -35,7 +35,7 @@ impl ContentEncoding {
 
     /// What a client wants its response in: of the encodings that we have the one that it likes
     /// best, gzip where it likes both, `None` where it likes its response as it is.
-    pub(super) fn from_accept_encoding(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn from_accept_encoding(headers: &HeaderMap) -> Option<Self> {
         let mut best: Option<(Self, f32)> = None;
         for value in headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok())
         {
@@ -56,7 +56,7 @@ impl ContentEncoding {
     }
 
     /// Compresses the parts of a body into one. Fast rather than small: tensors hardly compress.
-    pub(super) fn compress_parts(self, parts: &[Bytes]) -> io::Result<Vec<u8>> {
+    pub(crate) fn compress_parts(self, parts: &[Bytes]) -> io::Result<Vec<u8>> {
         fn write_parts<W: Write>(mut encoder: W, parts: &[Bytes]) -> io::Result<W> {
             for part in parts {
                 encoder.write_all(part)?;
@@ -75,13 +75,13 @@ impl ContentEncoding {
 }
 
 /// Decompresses a body piece by piece.
-pub(super) enum BodyDecoder {
+pub(crate) enum BodyDecoder {
     Gzip(Box<MultiGzDecoder<Vec<u8>>>),
     Deflate(Box<ZlibDecoder<Vec<u8>>>),
 }
 
 impl BodyDecoder {
-    pub(super) fn new(encoding: ContentEncoding) -> Self {
+    pub(crate) fn new(encoding: ContentEncoding) -> Self {
         match encoding {
             ContentEncoding::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(Vec::new()))),
             ContentEncoding::Deflate => Self::Deflate(Box::new(ZlibDecoder::new(Vec::new()))),
@@ -89,7 +89,7 @@ impl BodyDecoder {
     }
 
     /// What the next compressed bytes become; some of it may come with a later piece.
-    pub(super) fn decode_piece(&mut self, piece: &[u8]) -> io::Result<Bytes> {
+    pub(crate) fn decode_piece(&mut self, piece: &[u8]) -> io::Result<Bytes> {
         let decoded = match self {
             Self::Gzip(decoder) => {
                 decoder.write_all(piece)?;
@@ -104,7 +104,7 @@ impl BodyDecoder {
     }
 
     /// What was still missing when the last piece has come.
-    pub(super) fn decode_rest(&mut self) -> io::Result<Bytes> {
+    pub(crate) fn decode_rest(&mut self) -> io::Result<Bytes> {
         let decoded = match self {
             Self::Gzip(decoder) => {
                 decoder.try_finish()?;
