@@ -32,13 +32,7 @@ impl UploadPace {
     pub fn new(announced: Option<u64>) -> Self {
         let whole = announced.unwrap_or(0).div_ceil(LONGEST_UPLOAD.as_secs());
         let least_bytes = LEAST_RATE.max(whole).saturating_mul(WINDOW.as_secs());
-        Self {
-            least_bytes,
-            received: 0,
-            waited: Duration::ZERO,
-            waiting_since: None,
-            timer: None,
-        }
+        Self { least_bytes, received: 0, waited: Duration::ZERO, waiting_since: None, timer: None }
     }
 
     /// So many bytes more have come.

@@ -1,5 +1,7 @@
 //! What keeps the process of an instance from taking the host down with it.
 
+use std::path::Path;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tessera_core::bytes_of_line;
 
@@ -14,6 +16,13 @@ const SLACK_BYTES: u64 = 512 << 20;
 pub(crate) fn volunteer_for_oom() {
     // Where it can't be said, nothing changes.
     std::fs::write("/proc/self/oom_score_adj", OOM_SCORE).ok();
+}
+
+/// Has this process be in a control group, whose processes are in this file.
+pub(crate) fn join_group(processes: &Path) {
+    if let Err(error) = std::fs::write(processes, std::process::id().to_string()) {
+        tracing::debug!(%error, "this process is in no control group of instances");
+    }
 }
 
 /// Limits the memory that is this process' own to what it has now and what runs may take. What is

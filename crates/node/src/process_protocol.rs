@@ -72,6 +72,8 @@ pub(crate) struct StartUnit {
     pub(crate) transport: Option<Transport>,
     /// What bounds its runs.
     pub(crate) run_limits: RunLimits,
+    /// Where the process writes its number, to be in a control group.
+    pub(crate) instance_group: Option<PathBuf>,
 }
 
 impl StartUnit {

@@ -15,7 +15,7 @@ use tessera_tensormq::{Endpoint, EndpointOptions, Peers, RequestId};
 use crate::calibration::{calibrate_unit, warm_up_known_unit};
 use crate::cancelled::CancelledRequests;
 use crate::executor::{UnitMemory, UnitResources};
-use crate::process_limits::{limit_process_memory, volunteer_for_oom};
+use crate::process_limits::{join_group, limit_process_memory, volunteer_for_oom};
 use crate::process_protocol::{
     Loss, NodeCorePermits, StartUnit, UnitProcessCommand, UnitProcessReport, read_line, write_line,
 };
@@ -53,6 +53,9 @@ pub fn run_unit_process(
         pending: Mutex::default(),
     });
     volunteer_for_oom();
+    if let Some(group) = &start.instance_group {
+        join_group(group);
+    }
     if let Some(bytes) = start.run_limits.memory {
         tessera_engine::limit_run_memory(usize::try_from(bytes).unwrap_or(0));
     }

@@ -33,6 +33,7 @@ mod host_memory;
 mod idle_cores;
 mod input_memory;
 mod instance;
+mod instance_group;
 mod listeners;
 mod model_files;
 mod node;

@@ -12,6 +12,7 @@ use tessera_telemetry::GpuSample;
 
 use crate::gpu_sampler::GpuSampler;
 use crate::host_memory::host_memory_bytes;
+use crate::instance_group::InstanceGroup;
 use crate::state_folder::state_folder;
 use crate::transport::TransportPart;
 
@@ -39,6 +40,8 @@ pub struct NodeConfig {
 pub struct NodePart {
     pub(crate) supervisor: NodeSupervisor,
     gpus: GpuSampler,
+    /// Goes when its instances have.
+    _group: Option<InstanceGroup>,
 }
 
 impl NodeConfig {
@@ -50,7 +53,9 @@ impl NodeConfig {
     ) -> Result<NodePart> {
         let memory = self.run_limits.memory.unwrap_or(host_memory_bytes() / 2);
         tessera_engine::limit_run_memory(usize::try_from(memory).unwrap_or(0));
+        let group = InstanceGroup::create(host_memory_bytes());
         let options = NodeOptions {
+            instance_group: group.as_ref().map(InstanceGroup::processes_file),
             run_limits: RunLimits { memory: Some(memory), ..self.run_limits },
             engine: self.engine,
             cuda: self.cuda,
@@ -61,7 +66,7 @@ impl NodeConfig {
             first_start: self.first_start,
         };
         let supervisor = NodeSupervisor::new(options, Arc::clone(&transport.peers), on_event)?;
-        Ok(NodePart { supervisor, gpus: GpuSampler::default() })
+        Ok(NodePart { supervisor, gpus: GpuSampler::default(), _group: group })
     }
 }
 

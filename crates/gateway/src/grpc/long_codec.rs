@@ -82,9 +82,7 @@ impl<D: Decoder<Error = Status>> Decoder for LongDecoder<D> {
 fn run_apart<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
     match flavor {
-        Ok(RuntimeFlavor::MultiThread) if bytes >= LEAST_BYTES => {
-            tokio::task::block_in_place(work)
-        }
+        Ok(RuntimeFlavor::MultiThread) if bytes >= LEAST_BYTES => tokio::task::block_in_place(work),
         _ => work(),
     }
 }

@@ -55,6 +55,8 @@ pub struct NodeOptions {
     pub cuda: CudaOptions,
     /// What bounds runs.
     pub run_limits: RunLimits,
+    /// Where an instance's process writes its number, to be in a control group.
+    pub instance_group: Option<PathBuf>,
     /// The number of its first start, part of instances' names: where others know those too, one
     /// that no earlier run had.
     pub first_start: u64,

@@ -193,6 +193,7 @@ impl SupervisorInner {
             peers: self.peers.addresses(),
             transport: self.peers.transport(),
             run_limits: self.options.run_limits,
+            instance_group: self.options.instance_group.clone(),
         };
         let (node, place) = (Arc::downgrade(self), key.clone());
         let on_end = move || {
