@@ -1,6 +1,7 @@
 //! The place of an instance: what is in it, and when it is filled again.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,9 @@ const MOST_TRIES: u32 = 5;
 const RESTART_BACKOFF: Duration = Duration::from_millis(100);
 /// How long to wait before a failed instance is tried again.
 const FAILED_RETRY_DELAY: Duration = Duration::from_secs(30);
+
+/// Threads of a unit that may be left alone in runs that do not end, before it is not started again.
+const MOST_ABANDONED: usize = 4;
 
 /// How an instance is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +49,8 @@ pub(crate) struct InstanceSlot {
     pub(crate) restarts: u64,
     /// When to start it again.
     pub(crate) restart_at: Option<Instant>,
+    /// Threads of instances before it that may not have ended.
+    pub(crate) abandoned: Vec<JoinHandle<()>>,
 }
 
 /// What answers a ping.
@@ -64,6 +70,7 @@ impl InstanceSlot {
             failures: 0,
             restarts: 0,
             restart_at: None,
+            abandoned: Vec::new(),
         }
     }
 
@@ -76,6 +83,21 @@ impl InstanceSlot {
             RunningInstance::Threads(worker) => PingTarget::Threads(worker.current_heartbeat()),
             RunningInstance::Process(process) => PingTarget::Process(Arc::clone(process)),
         })
+    }
+
+    /// Puts a start off where runs of instances before it take cores for good, which nobody can end.
+    pub(crate) fn puts_start_off(&mut self) -> bool {
+        self.abandoned.retain(|thread| !thread.is_finished());
+        let is_put_off = self.abandoned.len() >= MOST_ABANDONED;
+        if is_put_off {
+            self.state = InstanceState::Failed(
+                "runs of it do not end, and on threads nobody can end them: run it in a process \
+                 (\"isolation\": \"process\")"
+                    .to_owned(),
+            );
+            self.restart_at = Some(Instant::now() + FAILED_RETRY_DELAY);
+        }
+        is_put_off
     }
 
     /// Decides when to start it again.

@@ -22,13 +22,16 @@ pub enum Architecture {
     BertBase,
     /// GPT-2 small: a decoder of 12 layers, 124 M parameters.
     Gpt2,
+    /// ResNet-50 for split computing: its first half is a small head, whose 37 KB are all that a
+    /// device sends on.
+    SplitResnet50,
     /// A detector in the manner of SSD: a light backbone, 6 scales, 2 heads each.
     Detector,
 }
 
 impl Architecture {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Resnet18,
         Self::Resnet50,
         Self::Resnet152,
@@ -36,6 +39,7 @@ impl Architecture {
         Self::MobilenetV2,
         Self::BertBase,
         Self::Gpt2,
+        Self::SplitResnet50,
         Self::Detector,
     ];
 
@@ -49,6 +53,7 @@ impl Architecture {
             Self::MobilenetV2 => "mobilenet-v2",
             Self::BertBase => "bert-base",
             Self::Gpt2 => "gpt2",
+            Self::SplitResnet50 => "split-resnet50",
             Self::Detector => "detector",
         }
     }
@@ -56,7 +61,11 @@ impl Architecture {
     /// How many stages two models of this architecture can share; heads are no part of them.
     pub fn stage_count(self) -> usize {
         match self {
-            Self::Resnet18 | Self::Resnet50 | Self::Resnet152 | Self::Detector => 4,
+            Self::Resnet18
+            | Self::Resnet50
+            | Self::Resnet152
+            | Self::SplitResnet50
+            | Self::Detector => 4,
             Self::Vgg13 => 5,
             Self::MobilenetV2 => 7,
             Self::BertBase | Self::Gpt2 => 12,
@@ -73,7 +82,7 @@ impl Architecture {
             Self::Resnet152 => Some("exit_15"),
             Self::Vgg13 => Some("exit_20"),
             Self::MobilenetV2 => Some("exit_stage4"),
-            Self::BertBase | Self::Gpt2 | Self::Detector => None,
+            Self::BertBase | Self::Gpt2 | Self::SplitResnet50 | Self::Detector => None,
         }
     }
 

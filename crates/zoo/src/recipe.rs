@@ -94,6 +94,7 @@ impl Recipe {
             Architecture::MobilenetV2 => mobilenet::assemble_mobilenet(&mut network),
             Architecture::BertBase => bert::assemble_bert(&mut network),
             Architecture::Gpt2 => gpt2::assemble_gpt2(&mut network),
+            Architecture::SplitResnet50 => resnet::assemble_split_resnet(&mut network),
             Architecture::Detector => detector::assemble_detector(&mut network),
         }
         Ok(network.finish_network())

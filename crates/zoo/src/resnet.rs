@@ -85,15 +85,54 @@ pub(crate) fn assemble_resnet(network: &mut NetworkBuilder<'_>, layout: &ResnetL
             exit = add_side_exit(network, &trunk, channels);
         }
     }
+    add_classifier(network, &trunk, channels);
+    if let Some(exit) = exit {
+        network.add_exit_output(&exit, CLASSES);
+    }
+}
+
+/// Channels between the head of a split ResNet and what follows, at an eighth of the image's side.
+const SPLIT_CHANNELS: usize = 12;
+
+/// ResNet-50 whose stages 1 and 2 are a small head, as it is trained for split computing (head
+/// network distillation): what the head hands on has a sixteenth of the image's bytes.
+pub(crate) fn assemble_split_resnet(network: &mut NetworkBuilder<'_>) {
+    let layout = &RESNET50;
+    let mut trunk = network.add_image_input(IMAGE);
+    network.enter_stage(1);
+    let head = [(3, 32, 7), (32, 32, 3), (32, SPLIT_CHANNELS, 3)];
+    for (number, (inputs, outputs, size)) in (1..).zip(head) {
+        let convolution = Convolution::new(inputs, outputs, size).with_stride(2);
+        let (name, norm) = (format!("head.conv{number}"), format!("head.bn{number}"));
+        trunk = network.add_convolution(&name, Some(&norm), &trunk, convolution);
+        trunk = network.add_relu(&format!("head.relu{number}"), &trunk);
+    }
+    network.enter_stage(2);
+    let mut channels = layout.residual.output_channels(32 << 2);
+    let widen = Convolution::new(SPLIT_CHANNELS, channels, 1);
+    trunk = network.add_convolution("widen.conv", Some("widen.bn"), &trunk, widen);
+    trunk = network.add_relu("widen.relu", &trunk);
+    for stage in [3, 4] {
+        network.enter_stage(stage);
+        let width = 32 << stage;
+        for number in 0..layout.depths[stage - 1] {
+            let module = format!("layer{stage}.{number}");
+            let stride = if number == 0 { 2 } else { 1 };
+            trunk = add_residual(network, layout, &module, &trunk, (channels, width, stride));
+            channels = layout.residual.output_channels(width);
+        }
+    }
+    add_classifier(network, &trunk, channels);
+}
+
+/// What scores the classes.
+fn add_classifier(network: &mut NetworkBuilder<'_>, trunk: &str, channels: usize) {
     network.enter_head();
-    let features = network.add_pooled_features("", &trunk);
+    let features = network.add_pooled_features("", trunk);
     let shape = (channels, CLASSES);
     let output = network.add_dense("fc", &features, shape, CLASSIFIER, Some("output"));
     let dims = network.batched_dims(&[CLASSES]);
     network.graph.add_typed_output(&output, DType::F32, dims);
-    if let Some(exit) = exit {
-        network.add_exit_output(&exit, CLASSES);
-    }
 }
 
 /// The classifier of the side exit, where the recipe has one.

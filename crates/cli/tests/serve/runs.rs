@@ -85,6 +85,54 @@ fn a_run_without_end_is_ended_and_keeps_nobody() {
 }
 
 #[test]
+fn nobody_waits_for_a_run_that_takes_long() {
+    let place = Place::new();
+    let (counting, chain) = (
+        place.model("counting", &TinyModel::Counting.build_model()),
+        place.model("chain", &layers(&[0, 1])),
+    );
+    for isolation in ISOLATIONS {
+        let server = place.serve(&[&counting, &chain, "--isolation", isolation, "--drain", "0"]);
+        server.infer("chain", &[Input::row(&row(1))]).ok();
+        std::thread::scope(|scope| {
+            // Whoever is alone has all cores; they wait for it for as long as a run may take.
+            let endless = scope.spawn(|| ask(&server, "counting", &[1], &json!(0.0), 600_000));
+            server.wait_for_requests("counting", 1);
+            for _ in 0..3 {
+                let begun = Instant::now();
+                server.infer("chain", &[Input::row(&row(1))]).ok();
+                let took = begun.elapsed();
+                assert!(took < Duration::from_secs(4), "{isolation}: {took:?}");
+            }
+            assert!(!endless.is_finished());
+            endless.join().unwrap().refusal(503);
+        });
+    }
+}
+
+#[test]
+fn a_unit_whose_runs_nobody_can_end_is_not_started_again_and_again() {
+    let place = Place::new();
+    let (counting, chain) = (
+        place.model("counting", &TinyModel::Counting.build_model()),
+        place.model("chain", &layers(&[0, 1])),
+    );
+    // This engine can't end a run.
+    let server = place.serve(&[&counting, &chain, "--engine", "rten", "--drain", "0"]);
+    let count = |step: f64| ask(&server, "counting", &[1], &json!(step), 300);
+    assert_eq!(count(0.5).output("y"), [1.0]);
+    let unit = server.path("counting").remove(0);
+    let state = || server.get(&format!("/v1/units/{unit}"))["instances"][0].to_string();
+    let is_given_up = || {
+        count(0.0);
+        state().contains("nobody can end them")
+    };
+    assert!(within(Duration::from_secs(60), is_given_up), "{}", state());
+    server.infer("chain", &[Input::row(&row(1))]).ok();
+    assert!(count(0.5).status >= 500);
+}
+
+#[test]
 fn a_run_that_needs_more_memory_than_it_may_is_refused() {
     let place = Place::new();
     let models = [

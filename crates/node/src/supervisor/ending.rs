@@ -100,7 +100,10 @@ impl SupervisorInner {
         tracing::warn!(instance = %name, "{reason}; it is started again");
         self.forget_instance(&name);
         if let Some(RunningInstance::Threads(worker)) = running {
-            worker.abandon();
+            let threads = worker.abandon();
+            if let Some(slot) = lock(&self.slots).get_mut(key) {
+                slot.abandoned.extend(threads);
+            }
         }
         let (unit, reason) = (key.0.clone(), reason.to_owned());
         (self.events)(NodeEvent::Down { unit, instance: name, reason, comes_back });

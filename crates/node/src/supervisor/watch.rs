@@ -29,8 +29,10 @@ impl SupervisorInner {
         let now = Instant::now();
         let due: Vec<(UnitId, usize)> = {
             let mut slots = lock(&self.slots);
-            let due =
-                slots.iter_mut().filter(|(_, slot)| slot.restart_at.is_some_and(|at| at <= now));
+            let due = slots.iter_mut().filter_map(|(key, slot)| {
+                let is_due = slot.restart_at.is_some_and(|at| at <= now);
+                (is_due && !slot.puts_start_off()).then_some((key, slot))
+            });
             due.map(|(key, slot)| {
                 slot.restart_at = None;
                 if slot.state == InstanceState::Restarting {

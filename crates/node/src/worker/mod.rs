@@ -164,7 +164,8 @@ impl Worker {
             self.shared.unit.executor().unit_runs().end_all();
             if !self.wait_for_threads(patience) {
                 tracing::warn!(instance = self.shared.context.name, "a run of it does not end");
-                return self.abandon();
+                drop(self.abandon());
+                return;
             }
         }
         for thread in self.threads {
@@ -192,12 +193,14 @@ impl Worker {
         self.shared.request_stop();
     }
 
-    /// Leaves it alone, and gives the cores of its runs to others.
-    pub fn abandon(self) {
+    /// Leaves it alone, and gives the cores of its runs to others. Returns the threads, of which
+    /// those go on whose runs do not end.
+    pub fn abandon(self) -> Vec<JoinHandle<()>> {
         self.shared.request_stop();
         let runs = self.shared.unit.executor().unit_runs();
         runs.end_all();
         runs.abandon_all();
+        self.threads
     }
 
     /// Gives memory back that nothing needs at the moment.
