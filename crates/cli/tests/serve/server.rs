@@ -171,13 +171,10 @@ impl Place {
 
     fn serving(&self, arguments: &[&str]) -> Command {
         let mut command = self.command("serve");
-        command.args(arguments).args([
-            "--repo",
-            text(&self.repository()),
-            "--engine",
-            engine(),
-            "--json",
-        ]);
+        command.args(arguments).args(["--repo", text(&self.repository()), "--json"]);
+        if !arguments.contains(&"--engine") {
+            command.args(["--engine", engine()]);
+        }
         command
     }
 
