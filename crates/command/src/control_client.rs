@@ -119,11 +119,13 @@ impl ControlClient {
         body: Option<&Value>,
     ) -> Result<Request<Full<Bytes>>> {
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        // A change says that it is JSON, also where it has nothing to say.
+        let is_json = body.is_some() || method == HttpMethod::POST;
         let mut request = Request::builder().method(method).uri(path);
         if let Some(authority) = uri.authority() {
             request = request.header(HOST, authority.as_str());
         }
-        if body.is_some() {
+        if is_json {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         if let Some(token) = &self.bearer {

@@ -11,5 +11,5 @@ mod web_access;
 
 pub use json_response::{JSON_MEDIA_TYPE, json_response};
 pub use status::{grpc_code, http_status, http_status_of_code, retry_after_seconds};
-pub use tokens::{Role, TokenHolder, Tokens};
+pub use tokens::{Role, RoleHolder, Tokens};
 pub use web_access::WebAccess;

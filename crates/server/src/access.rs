@@ -1,6 +1,6 @@
 //! Who may ask a port, and for what.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::http::Method;
@@ -30,7 +30,8 @@ pub enum PortKind {
 pub struct AccessConfig {
     /// Which web pages, and for which hosts.
     pub web: WebAccess,
-    /// A file of tokens; without one, anybody may ask for everything.
+    /// A file of tokens, and of certificates with their roles; without one, anybody may ask for
+    /// everything who may connect.
     pub token_file: Option<PathBuf>,
     /// What TLS needs; without it, anybody on the way reads along.
     pub tls: Option<TlsFiles>,
@@ -46,22 +47,19 @@ pub(crate) struct Access {
 impl AccessConfig {
     /// Reads the files.
     pub(crate) fn open(&self) -> Result<Arc<Access>> {
-        let tokens = self.token_file.clone().map(open_tokens).transpose()?;
+        let has_clients = self.tls.as_ref().is_some_and(|tls| tls.client_authority.is_some());
+        let open = |file| open_tokens(file, has_clients);
+        let tokens = self.token_file.clone().map(open).transpose()?;
         let tls = self.tls.as_ref().map(TlsFiles::open).transpose()?;
         Ok(Arc::new(Access { web: self.web.clone(), tokens, tls }))
     }
 }
 
-fn open_tokens(file: PathBuf) -> Result<Reloading<Tokens>> {
+/// Reads a file of tokens; `has_clients` says whether clients have certificates.
+fn open_tokens(file: PathBuf, has_clients: bool) -> Result<Reloading<Tokens>> {
     let read = {
         let file = file.clone();
-        move || {
-            let text = std::fs::read_to_string(&file).map_err(|error| {
-                Error::usage(format!("--token-file {}: {error}", file.display()))
-            })?;
-            Tokens::parse_file(&text)
-                .map_err(|error| error.with_context(format!("--token-file {}", file.display())))
-        }
+        move || read_tokens(&file, has_clients)
     };
     #[cfg(unix)]
     if let Ok(found) = std::fs::metadata(&file) {
@@ -71,6 +69,19 @@ fn open_tokens(file: PathBuf) -> Result<Reloading<Tokens>> {
         }
     }
     Reloading::new(vec![file], read)
+}
+
+fn read_tokens(file: &Path, has_clients: bool) -> Result<Tokens> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Error::usage(format!("--token-file {}: {error}", file.display())))?;
+    let parsed = Tokens::parse_file(&text).and_then(|tokens| {
+        if tokens.names_certificates() && !has_clients {
+            let message = "lines name certificates, which clients have with --tls-client-ca";
+            return Err(Error::usage(message));
+        }
+        Ok(tokens)
+    });
+    parsed.map_err(|error| error.with_context(format!("--token-file {}", file.display())))
 }
 
 /// What a request needs: one of these roles, or none where everybody may ask.
@@ -118,6 +129,12 @@ pub(crate) fn required_roles(port: PortKind, method: &Method, path: &str) -> &'s
 /// Whether a request is about shared memory, which is for those who infer.
 fn is_about_regions(path: &str) -> bool {
     path.starts_with("/v2/systemsharedmemory/") || path.starts_with("/v2/cudasharedmemory/")
+}
+
+/// Whether a request of the protocol's port changes what is served or how, or registers memory.
+pub(crate) fn is_protocol_change(method: &Method, path: &str) -> bool {
+    let roles = required_roles(PortKind::Http, method, path);
+    is_change(roles) || is_about_regions(path) && !matches!(*method, Method::GET | Method::HEAD)
 }
 
 /// Whether a request changes what is served, or how.

@@ -22,11 +22,13 @@
 mod access;
 mod audit;
 mod catalogue;
+mod client_names;
 mod cluster_node;
 mod cluster_port;
 mod connection;
 mod control;
 mod controller;
+mod form_content;
 mod gateway;
 mod gpu_sampler;
 mod host_memory;

@@ -13,6 +13,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) struct Reloading<T> {
     files: Vec<PathBuf>,
     make: Box<dyn Fn() -> Result<T> + Send + Sync>,
+    look_interval: Duration,
     state: Mutex<ReloadingState<T>>,
 }
 
@@ -31,13 +32,13 @@ impl<T> Reloading<T> {
         let changed = change_times(&files);
         let made = Arc::new(make()?);
         let state = Mutex::new(ReloadingState { made, looked: Instant::now(), changed });
-        Ok(Self { files, make: Box::new(make), state })
+        Ok(Self { files, make: Box::new(make), look_interval: LOOK_INTERVAL, state })
     }
 
     /// What the files say now. Where they can't be read any more, what they said before.
     pub(crate) fn current(&self) -> Arc<T> {
         let mut state = lock(&self.state);
-        if state.looked.elapsed() >= LOOK_INTERVAL {
+        if state.looked.elapsed() >= self.look_interval {
             state.looked = Instant::now();
             let changed = change_times(&self.files);
             if changed != state.changed {
@@ -60,4 +61,39 @@ fn change_times(files: &[PathBuf]) -> Vec<Option<SystemTime>> {
         .iter()
         .map(|file| std::fs::metadata(file).and_then(|found| found.modified()).ok())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tessera_core::Error;
+
+    use super::*;
+
+    #[test]
+    fn what_files_say_counts_once_it_makes_sense() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("number");
+        fs::write(&file, "1").unwrap();
+        let read = {
+            let file = file.clone();
+            move || {
+                let text =
+                    fs::read_to_string(&file).map_err(|error| Error::from_io("f", &error))?;
+                text.parse::<u32>().map_err(|error| Error::usage(error.to_string()))
+            }
+        };
+        let mut number = Reloading::new(vec![file.clone()], read).unwrap();
+        fs::write(&file, "2").unwrap();
+        assert_eq!(*number.current(), 1, "it was looked at just now");
+        number.look_interval = Duration::ZERO;
+        assert_eq!(*number.current(), 2);
+        fs::write(&file, "two").unwrap();
+        assert_eq!(*number.current(), 2);
+        fs::remove_file(&file).unwrap();
+        assert_eq!(*number.current(), 2);
+        fs::write(&file, "3").unwrap();
+        assert_eq!(*number.current(), 3);
+    }
 }

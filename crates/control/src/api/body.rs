@@ -1,9 +1,10 @@
 //! Bodies: JSON in, which says that it is, and JSON out.
 
 use axum::body::Bytes;
-use axum::extract::{FromRequest, Request};
-use axum::http::StatusCode;
+use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::Value;
@@ -21,14 +22,7 @@ impl<S: Send + Sync> FromRequest<S> for JsonDocument {
     type Rejection = ApiFailure;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiFailure> {
-        // A page can have a browser send text to any server, and JSON only where it was asked first.
-        let media_type = request.headers().get(CONTENT_TYPE).and_then(|text| text.to_str().ok());
-        let media_type = media_type.and_then(|text| text.split(';').next()).unwrap_or("nothing");
-        if !media_type.trim().eq_ignore_ascii_case(JSON_MEDIA_TYPE) {
-            let media_type = shorten_name(media_type);
-            let message = format!("content-type: {media_type}, expected {JSON_MEDIA_TYPE}");
-            return Err(ApiFailure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
-        }
+        require_json(request.headers())?;
         let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
             let message = match rejection.status() {
                 StatusCode::PAYLOAD_TOO_LARGE => {
@@ -40,6 +34,30 @@ impl<S: Send + Sync> FromRequest<S> for JsonDocument {
         })?;
         Ok(Self(read_json(&bytes)?))
     }
+}
+
+/// A change without a document, which says all the same that it is JSON.
+pub(super) struct BodilessChange;
+
+impl<S: Send + Sync> FromRequestParts<S> for BodilessChange {
+    type Rejection = ApiFailure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiFailure> {
+        require_json(&parts.headers).map(|()| Self)
+    }
+}
+
+/// Refuses what does not say that it is JSON: a page can have a browser send text or nothing to any
+/// server, and JSON only where the server was asked first.
+fn require_json(headers: &HeaderMap) -> Result<(), ApiFailure> {
+    let media_type = headers.get(CONTENT_TYPE).and_then(|text| text.to_str().ok());
+    let media_type = media_type.and_then(|text| text.split(';').next()).unwrap_or("nothing");
+    if media_type.trim().eq_ignore_ascii_case(JSON_MEDIA_TYPE) {
+        return Ok(());
+    }
+    let media_type = shorten_name(media_type);
+    let message = format!("content-type: {media_type}, expected {JSON_MEDIA_TYPE}");
+    Err(ApiFailure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
 }
 
 /// The answer to a request that was carried out.

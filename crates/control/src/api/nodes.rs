@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 
-use super::body::ok_response;
+use super::body::{BodilessChange, ok_response};
 use super::failure::ApiResult;
 use super::path_names::PathNames;
 use crate::cluster::{ClusterAdmin, NodeStatus};
@@ -39,6 +39,7 @@ pub(super) async fn delete_node(
 pub(super) async fn drain_node(
     State(cluster): State<ClusterAdmin>,
     path_names: PathNames,
+    _: BodilessChange,
 ) -> ApiResult<Response> {
     Ok(ok_response(&cluster.set_drained(&path_names.node, true).await?))
 }
@@ -46,6 +47,7 @@ pub(super) async fn drain_node(
 pub(super) async fn undrain_node(
     State(cluster): State<ClusterAdmin>,
     path_names: PathNames,
+    _: BodilessChange,
 ) -> ApiResult<Response> {
     Ok(ok_response(&cluster.set_drained(&path_names.node, false).await?))
 }

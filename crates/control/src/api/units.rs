@@ -5,7 +5,7 @@ use axum::response::Response;
 use serde::Serialize;
 use tessera_core::{Error, Result};
 
-use super::body::ok_response;
+use super::body::{BodilessChange, ok_response};
 use super::failure::ApiResult;
 use super::path_names::PathNames;
 use crate::manager::Manager;
@@ -36,6 +36,7 @@ pub(super) async fn get_unit(
 pub(super) async fn ping_unit(
     State(manager): State<Manager>,
     path_names: PathNames,
+    _: BodilessChange,
 ) -> ApiResult<Response> {
     let unit = find_unit(&manager, &path_names.unit)?.name;
     let answers = manager.site().ping_unit(&unit).await?;
@@ -45,6 +46,7 @@ pub(super) async fn ping_unit(
 pub(super) async fn stop_unit(
     State(manager): State<Manager>,
     path_names: PathNames,
+    _: BodilessChange,
 ) -> ApiResult<Response> {
     let unit = find_unit(&manager, &path_names.unit)?.name;
     manager.site().stop_unit(&unit).await?;
@@ -54,6 +56,7 @@ pub(super) async fn stop_unit(
 pub(super) async fn start_unit(
     State(manager): State<Manager>,
     path_names: PathNames,
+    _: BodilessChange,
 ) -> ApiResult<Response> {
     let unit = find_unit(&manager, &path_names.unit)?.name;
     manager.site().start_unit(&unit).await?;

@@ -47,6 +47,8 @@ pub fn openapi_document() -> Value {
 const CHANGE_ERRORS: [u16; 7] = [400, 404, 413, 415, 500, 501, 503];
 /// The same for one that has no body.
 const BODILESS_CHANGE_ERRORS: [u16; 5] = [400, 404, 500, 501, 503];
+/// The same for one that says that it is JSON though there is nothing to say.
+const BODILESS_POST_ERRORS: [u16; 6] = [400, 404, 415, 500, 501, 503];
 
 fn path_items() -> Value {
     let unit = |name: &'static str| new_operation(name).with_parameter("Unit");
@@ -91,15 +93,15 @@ fn path_items() -> Value {
         },
         "/v1/units/{unit}/ping": {
             "post": unit("pingUnit").with_summary("Ask every instance of a unit for a sign of life.")
-                .with_response("PingAnswers").with_error_statuses(&BODILESS_CHANGE_ERRORS)
+                .with_response("PingAnswers").with_json_type().with_error_statuses(&BODILESS_POST_ERRORS)
         },
         "/v1/units/{unit}/stop": {
             "post": unit("stopUnit").with_summary("Stop a unit until it is started again.")
-                .with_response("UnitStatus").with_error_statuses(&BODILESS_CHANGE_ERRORS)
+                .with_response("UnitStatus").with_json_type().with_error_statuses(&BODILESS_POST_ERRORS)
         },
         "/v1/units/{unit}/start": {
             "post": unit("startUnit").with_summary("Start a unit that was stopped or has failed.")
-                .with_response("UnitStatus").with_error_statuses(&BODILESS_CHANGE_ERRORS)
+                .with_response("UnitStatus").with_json_type().with_error_statuses(&BODILESS_POST_ERRORS)
         },
         "/v1/plan": {
             "get": new_operation("getPlan")
@@ -117,11 +119,11 @@ fn path_items() -> Value {
         },
         "/v1/nodes/{node}/drain": {
             "post": node("drainNode").with_summary("Have what runs at a node run elsewhere, and give it nothing to do.")
-                .with_response("NodeStatus").with_error_statuses(&BODILESS_CHANGE_ERRORS)
+                .with_response("NodeStatus").with_json_type().with_error_statuses(&BODILESS_POST_ERRORS)
         },
         "/v1/nodes/{node}/undrain": {
             "post": node("undrainNode").with_summary("Give a node something to do again.")
-                .with_response("NodeStatus").with_error_statuses(&BODILESS_CHANGE_ERRORS)
+                .with_response("NodeStatus").with_json_type().with_error_statuses(&BODILESS_POST_ERRORS)
         },
         "/v1/tokens": {
             "get": new_operation("listTokens").with_summary("The tokens that let nodes in, without their secrets.").with_response("TokenList"),
@@ -177,6 +179,15 @@ impl Operation {
         let content =
             json!({"application/json": {"schema": component_reference("schemas", schema)}});
         let body = json!({"required": true, "content": content});
+        self.operation.insert("requestBody".to_owned(), body);
+        self
+    }
+
+    /// For what has nothing to say, and says as JSON that it does.
+    fn with_json_type(mut self) -> Self {
+        let content = json!({"application/json": {"schema": {"type": "object"}}});
+        let description = "Nothing is read of it; the content type must be application/json.";
+        let body = json!({"required": false, "description": description, "content": content});
         self.operation.insert("requestBody".to_owned(), body);
         self
     }

@@ -257,6 +257,27 @@ async fn units_are_found_by_name_or_the_beginning_of_a_hash() {
 }
 
 #[tokio::test]
+async fn a_change_without_a_document_says_that_it_is_json_all_the_same() {
+    let setup = Setup::new();
+    put(&setup, "/v1/system", json!({"tasks": {"a": ["block1"]}})).await;
+    let (_, units) = get(&setup, "/v1/units").await;
+    let name = units["units"][0]["name"].as_str().unwrap();
+    for action in ["ping", "stop", "start"] {
+        let path = format!("/v1/units/{name}/{action}");
+        for media_type in ["text/plain", "application/x-www-form-urlencoded", "", "json"] {
+            let answer = call_with(&setup, "POST", &path, media_type, Body::empty()).await;
+            let (status, message) = error(answer);
+            assert_eq!(status, 415, "{path} {media_type}");
+            assert!(message.contains("expected application/json"), "{message}");
+        }
+        let request = Request::builder().method("POST").uri(&path).body(Body::empty()).unwrap();
+        assert_eq!(setup.router().oneshot(request).await.unwrap().status(), 415, "{path}");
+    }
+    let (_, after) = get(&setup, "/v1/units").await;
+    assert_eq!(after["units"][0]["instances"][0]["state"], "up");
+}
+
+#[tokio::test]
 async fn a_beginning_that_several_units_have_is_refused() {
     let setup = Setup::new();
     // Of so many units two begin with the same digit.

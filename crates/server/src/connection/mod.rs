@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 
+use crate::client_names::ClientNames;
 use crate::shutdown::ShutdownSignal;
 use activity::ConnectionActivity;
 use timed_body::TimedBody;
@@ -93,13 +94,12 @@ pub(crate) async fn serve_connections(
             match with_tls(stream, acceptor).await {
                 Some(Secured::Plain(stream)) => {
                     let stream = TimedStream::new(stream, Arc::clone(&activity));
-                    let peer = ConnectedPeer { address: peer, names: PeerNames::default() };
+                    let peer = ConnectedPeer::without_certificate(peer);
                     serve_connection(stream, peer, router, activity, times, watcher).await;
                 }
                 Some(Secured::Tls(stream)) => {
-                    let names = peer_names(&stream);
+                    let peer = ConnectedPeer::with_certificate(peer, &stream);
                     let stream = TimedStream::new(*stream, Arc::clone(&activity));
-                    let peer = ConnectedPeer { address: peer, names };
                     serve_connection(stream, peer, router, activity, times, watcher).await;
                 }
                 None => {}
@@ -129,18 +129,32 @@ async fn with_tls(stream: TcpStream, acceptor: Option<TlsAcceptor>) -> Option<Se
     }
 }
 
-/// The names in the certificate of whoever is at the other end.
-fn peer_names(stream: &tokio_rustls::server::TlsStream<TcpStream>) -> PeerNames {
-    let certificates = stream.get_ref().1.peer_certificates();
-    let own = certificates.and_then(|certificates| certificates.first());
-    PeerNames(own.map(certificate_names).unwrap_or_default())
-}
-
 /// Whoever is at the other end of a connection.
 #[derive(Clone)]
 struct ConnectedPeer {
     address: SocketAddr,
+    /// The node that it is, by its certificate.
     names: PeerNames,
+    /// The client that it is, by its certificate.
+    client: ClientNames,
+}
+
+impl ConnectedPeer {
+    fn without_certificate(address: SocketAddr) -> Self {
+        Self { address, names: PeerNames::default(), client: ClientNames::default() }
+    }
+
+    fn with_certificate(
+        address: SocketAddr,
+        stream: &tokio_rustls::server::TlsStream<TcpStream>,
+    ) -> Self {
+        let certificates = stream.get_ref().1.peer_certificates();
+        let Some(own) = certificates.and_then(|certificates| certificates.first()) else {
+            return Self::without_certificate(address);
+        };
+        let names = PeerNames(certificate_names(own));
+        Self { address, names, client: ClientNames::of_certificate(own) }
+    }
 }
 
 async fn serve_connection(
@@ -184,6 +198,7 @@ async fn answer_request(
     });
     request.extensions_mut().insert(PeerAddress(peer.address));
     request.extensions_mut().insert(peer.names);
+    request.extensions_mut().insert(peer.client);
     request.extensions_mut().insert(activity.bytes());
     let mut response = router.call(request).await?;
     let lease = response.extensions_mut().remove();
