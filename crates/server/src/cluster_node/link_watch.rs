@@ -20,11 +20,11 @@ const ROUND_TRIP_SHARE: f64 = 0.1;
 const ROUND_TRIP_LEAST: Duration = Duration::from_millis(1);
 
 /// Hands on what connections to other nodes do, for as long as there is a workload.
-pub(super) fn watch_links(workload: &Arc<NodeWorkload>, tls: TlsIdentity) {
+pub(super) fn watch_links(workload: &Arc<NodeWorkload>) {
     let weak = Arc::downgrade(workload);
     tokio::spawn(async move {
         while let Some(workload) = weak.upgrade() {
-            workload.prober.note_traffic(&traffic_by_node(&tls));
+            workload.prober.note_traffic(&traffic_by_node(&workload.tls));
             drop(workload);
             tokio::time::sleep(LINK_INTERVAL).await;
         }

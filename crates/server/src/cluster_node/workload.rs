@@ -17,7 +17,7 @@ use tessera_dispatch::{Dispatcher, RouteChange, TaskEntry, UnitEntry};
 use tessera_node::{InstanceState, InstanceStatus, NodeEvent};
 use tessera_probe::LinkProber;
 use tessera_telemetry::SystemSample;
-use tessera_tensormq::{Address, Endpoint};
+use tessera_tensormq::{Address, Endpoint, TlsIdentity};
 use tokio::sync::{Notify, mpsc};
 
 use super::assignment_file::{AssignmentFile, KeptAssignment};
@@ -36,6 +36,8 @@ pub(super) struct NodeWorkload {
     pub(super) node: NodePart,
     pub(super) dispatch: Option<DispatchPart>,
     pub(super) endpoint: Endpoint,
+    /// Who it is to other nodes, and whom it believes.
+    pub(super) tls: TlsIdentity,
     pub(super) cores: NonZeroUsize,
     pub(super) repository: PathBuf,
     pub(super) file: AssignmentFile,
@@ -63,8 +65,10 @@ pub(super) struct NodeWorkload {
 /// What a node is to do, and how far it is.
 #[derive(Default)]
 pub(super) struct WorkloadState {
-    pub(super) epoch: u64,
+    /// The highest epoch of a controller that was heard of.
+    epoch: u64,
     pub(super) assignment: NodeAssignment,
+    removed_nodes: Vec<String>,
     /// Whom others made known.
     peers: PeerAddresses,
     /// The units that are to run, and how they are.
@@ -96,33 +100,62 @@ impl NodeWorkload {
 
     /// Takes up what it did last.
     pub(super) fn restore(&self) {
-        let KeptAssignment { epoch, assignment } = self.file.load();
+        let KeptAssignment { epoch, assignment, removed_nodes } = self.file.load();
         lock(&self.state).epoch = epoch;
+        self.tls.set_removed_peers(removed_nodes.iter().cloned());
+        lock(&self.state).removed_nodes = removed_nodes;
         if !assignment.is_empty() {
             tracing::info!(number = assignment.number, "going on with what was assigned last");
             self.carry_out(assignment);
         }
     }
 
-    /// Carries out what a controller says, unless one with a higher epoch has said something; tells
-    /// whether it does. May wait for connections to others.
-    pub(super) fn obey(&self, epoch: u64, assignment: NodeAssignment) -> bool {
-        {
+    /// The highest epoch of a controller that was heard of.
+    pub(super) fn highest_epoch(&self) -> u64 {
+        lock(&self.state).epoch
+    }
+
+    /// Whether a controller of this epoch is obeyed: none is that began before another that was
+    /// heard of, also by an earlier run of this node.
+    pub(super) fn admit_epoch(&self, epoch: u64) -> bool {
+        let before = {
             let mut state = lock(&self.state);
-            if epoch < state.epoch {
-                return false;
-            }
-            state.epoch = epoch;
+            let before = state.epoch;
+            state.epoch = before.max(epoch);
+            before
+        };
+        if epoch > before {
+            self.keep_state();
         }
+        epoch >= before
+    }
+
+    /// Carries out what a controller says. May wait for connections to others.
+    pub(super) fn obey(&self, assignment: NodeAssignment) {
         self.carry_out(assignment);
+        self.keep_state();
+    }
+
+    /// Refuses those who do not belong to the cluster any more, and nobody else; by the names in
+    /// their certificates.
+    pub(super) fn set_removed_nodes(&self, mut names: Vec<String>) {
+        self.tls.set_removed_peers(names.iter().cloned());
+        names.sort_unstable();
+        let before = std::mem::replace(&mut lock(&self.state).removed_nodes, names.clone());
+        if before != names {
+            self.keep_state();
+        }
+    }
+
+    fn keep_state(&self) {
         let kept = {
-            let state = lock(&self.state);
-            KeptAssignment { epoch: state.epoch, assignment: state.assignment.clone() }
+            let WorkloadState { epoch, assignment, removed_nodes, .. } = &*lock(&self.state);
+            let (assignment, removed_nodes) = (assignment.clone(), removed_nodes.clone());
+            KeptAssignment { epoch: *epoch, assignment, removed_nodes }
         };
         if let Err(error) = self.file.save(&kept) {
-            tracing::error!(%error, "what is assigned is not kept for the next start");
+            tracing::error!(%error, "what a controller said is not kept for the next start");
         }
-        true
     }
 
     fn carry_out(&self, assignment: NodeAssignment) {

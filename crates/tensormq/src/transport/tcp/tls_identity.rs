@@ -89,6 +89,11 @@ impl TlsIdentity {
         }
     }
 
+    /// The names that are refused.
+    pub fn removed_peers(&self) -> Vec<String> {
+        self.0.removed.list_names()
+    }
+
     /// The name under which others know it.
     pub fn name(&self) -> &str {
         &self.0.name
