@@ -68,8 +68,7 @@ fn start_workload(folder: &Path) -> Arc<NodeWorkload> {
         access: AccessConfig::default(),
         drain: Duration::ZERO,
     };
-    let network =
-        NetworkConfig { identity: tls.clone(), address, advertise: address.to_string() };
+    let network = NetworkConfig { identity: tls.clone(), address, advertise: address.to_string() };
     let transport = TransportConfig { transport: None, network: Some(network) }.build().unwrap();
     let state = create_state_folder(&repository).unwrap();
     let (draining, _) = mpsc::unbounded_channel();
