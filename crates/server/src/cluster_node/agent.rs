@@ -137,6 +137,7 @@ impl NodeAgent {
 
     fn take_certificate(&self, node: JoinedNode) -> Result<()> {
         self.workload.tls.renew(&node.certificate_pem, &node.key_pem, &node.authority_pem)?;
+        self.workload.node.supervisor.announce_credentials();
         self.identity_file.save(&node)?;
         tracing::info!("the certificate is renewed");
         *lock(&self.identity) = node;

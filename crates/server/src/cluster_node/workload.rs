@@ -25,6 +25,7 @@ use super::candidates::Candidates;
 use super::link_watch::probe_peers;
 use super::recent_times::RecentTimes;
 use crate::gateway::DispatchPart;
+use crate::host_memory::check_memory;
 use crate::node::{NodePart, instance_window};
 use crate::system_sample::SampledParts;
 
@@ -143,6 +144,7 @@ impl NodeWorkload {
         names.sort_unstable();
         let before = std::mem::replace(&mut lock(&self.state).removed_nodes, names.clone());
         if before != names {
+            self.node.supervisor.announce_credentials();
             self.keep_state();
         }
     }
@@ -172,11 +174,11 @@ impl NodeWorkload {
             self.set_peers(&peers);
         }
         let generation = self.set_routes(&assignment);
-        if let Some(instances) = &assignment.instances {
-            self.set_instances(instances);
-        }
         if let Some(units) = &assignment.units {
             self.set_units(units);
+        }
+        if let Some(instances) = &assignment.instances {
+            self.set_instances(instances);
         }
         if let Some(probed) = &assignment.probed {
             self.prober.set_peers(probe_peers(probed));
@@ -255,6 +257,8 @@ impl NodeWorkload {
         let before = std::mem::take(&mut lock(&self.state).instances);
         let mut known = HashMap::with_capacity(wanted.len());
         for UnitInstances { unit, instances, unavailable, .. } in wanted {
+            let own = self.own_instances(unit);
+            let instances = own.as_ref().unwrap_or(instances);
             let had = before.get(unit).map_or(&[][..], Vec::as_slice);
             for instance in instances.iter().filter(|name| !had.contains(name)) {
                 // Those that others send to are not connected to from here.
@@ -284,6 +288,12 @@ impl NodeWorkload {
         lock(&self.state).instances = known;
     }
 
+    /// The instances of a unit that is to run here, which nobody knows better; `None` for others.
+    fn own_instances(&self, unit: &UnitId) -> Option<Vec<String>> {
+        let is_own = lock(&self.state).units.contains_key(unit);
+        is_own.then(|| self.node.supervisor.ready_instances(unit))
+    }
+
     /// Notes what is to run; whoever waits for that starts and stops it.
     fn set_units(&self, units: &[Unit]) {
         let mut state = lock(&self.state);
@@ -297,7 +307,15 @@ impl NodeWorkload {
             state.units.insert(unit.id.clone(), assigned);
         }
         drop(state);
+        self.provide_memory(units);
         self.units_changed.notify_one();
+    }
+
+    /// Has inputs of its gateway be in memory that these units can read.
+    fn provide_memory(&self, units: &[Unit]) {
+        if let Some(dispatch) = &self.dispatch {
+            dispatch.memory.provide_for(units.iter());
+        }
     }
 
     /// Something has happened to an instance of this node.
@@ -396,8 +414,9 @@ impl NodeWorkload {
         .take_sample()
     }
 
-    /// Starts one unit, whose content is there; may take its time.
+    /// Starts one unit, whose content is there, where there is memory for it; may take its time.
     pub(super) fn start_unit(&self, unit: &Arc<Unit>) -> Result<()> {
+        check_memory(&self.node.supervisor.forecast_start(std::slice::from_ref(unit))?)?;
         self.node.supervisor.start_unit(unit)
     }
 }
