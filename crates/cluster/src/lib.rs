@@ -23,7 +23,7 @@ pub use assignment::{
 };
 pub use controller_channel::ControllerAddress;
 pub use join::{JoinedNode, join_cluster};
-pub use session::{ControllerConnection, NodeSession};
+pub use session::{ControllerConnection, NodeSession, refusal_of_epoch};
 pub use tessera_probe::LinkEstimate;
 pub use unit_report::{InstanceDetail, TaskTraffic, UnitProfile, UnitReport, UnitState};
 

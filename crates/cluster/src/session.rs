@@ -15,6 +15,8 @@ use crate::wire::{ContentChunk, ContentRequest, NodeOrder, NodeReport, RenewRequ
 
 /// Reports that may wait to be sent.
 const REPORT_QUEUE: usize = 256;
+/// Where a refusal says which controller it is of.
+const EPOCH_HEADER: &str = "tessera-epoch";
 /// Largest order: the units and routes of a node.
 const LARGEST_ORDER: usize = 256 << 20;
 
@@ -40,16 +42,22 @@ impl ControllerConnection {
         Ok(Self { address: address.clone(), channel })
     }
 
-    /// Opens the stream.
-    pub async fn attach(&self) -> Result<NodeSession> {
+    /// Opens the stream; `epoch` is the highest that was heard of. A refusal by a controller that
+    /// began before is one of somebody who is no controller any more.
+    pub async fn attach(&self, epoch: u64) -> Result<NodeSession> {
         let (reports, waiting) = mpsc::channel(REPORT_QUEUE);
         let stream = stream::unfold(waiting, |mut waiting: mpsc::Receiver<NodeReport>| async {
             Some((waiting.recv().await?, waiting))
         });
         let mut client =
             NodeControlClient::new(self.channel.clone()).max_decoding_message_size(LARGEST_ORDER);
-        let attached = client.attach(stream).await;
-        let orders = attached.map_err(|status| status_error(&self.address, &status))?.into_inner();
+        let refusal = |status: tonic::Status| match epoch_of_refusal(&status) {
+            Some(older) if older < epoch => {
+                Error::lost(format!("controller {}: it is none any more", self.address))
+            }
+            _ => status_error(&self.address, &status),
+        };
+        let orders = client.attach(stream).await.map_err(refusal)?.into_inner();
         Ok(NodeSession { reports, orders, address: self.address.clone() })
     }
 
@@ -73,6 +81,17 @@ impl ControllerConnection {
         let fetched = ContentClient::new(self.channel.clone()).fetch(request).await;
         Ok(fetched.map_err(|status| status_error(&self.address, &status))?.into_inner())
     }
+}
+
+/// A refusal that says by the epoch which controller it is of: one that was asleep may not know who
+/// has joined meanwhile.
+pub fn refusal_of_epoch(mut status: tonic::Status, epoch: u64) -> tonic::Status {
+    status.metadata_mut().insert(EPOCH_HEADER, epoch.into());
+    status
+}
+
+fn epoch_of_refusal(status: &tonic::Status) -> Option<u64> {
+    status.metadata().get(EPOCH_HEADER)?.to_str().ok()?.parse().ok()
 }
 
 impl NodeSession {

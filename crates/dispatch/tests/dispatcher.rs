@@ -10,13 +10,15 @@ use tessera_core::{
     DType, Device, Dim, Error, ErrorKind, HostBuffer, MemoryLocation, Region, Result, Tensor,
     TensorMut, TensorType,
 };
-use tessera_deploy::{ReplyOutcome, RouteStep, SourceRoute, TaskRoute, UnitId};
+use tessera_deploy::{HopTiming, ReplyOutcome, RouteStep, SourceRoute, TaskRoute, UnitId};
 use tessera_dispatch::{
     Dispatcher, DispatcherOptions, ExportInput, InferenceRequest, RouteChange, UnitEntry,
 };
 use tessera_graph::TensorPort;
 use tessera_telemetry::{EndedRequest, RequestObserver};
-use tessera_tensormq::{Endpoint, EndpointOptions, Inbox, InboxOptions, Peers, Received, Wait};
+use tessera_tensormq::{
+    Endpoint, EndpointOptions, Inbox, InboxOptions, Message, Peers, Received, Wait,
+};
 
 /// Memory that claims to be on a GPU.
 struct Elsewhere(HostBuffer);
@@ -117,19 +119,32 @@ fn start(
 
 /// Takes a request, answers it with zeros, and returns its input.
 fn serve(there: &Endpoint, peers: &Peers, inbox: &mut Inbox) -> Tensor {
-    let received = inbox.receive(Wait::at_most(Duration::from_secs(10)));
-    let Some(Received::Message(mut message)) = received else {
-        panic!("no request came");
-    };
+    let mut message = take_request(inbox);
     let route = SourceRoute::read(message.route()).unwrap();
+    reply(there, peers, &message, &route, &ReplyOutcome::Done);
+    message.take_tensors().pop().unwrap()
+}
+
+fn take_request(inbox: &mut Inbox) -> Message {
+    match inbox.receive(Wait::at_most(Duration::from_secs(10))) {
+        Some(Received::Message(message)) => message,
+        _ => panic!("no request came"),
+    }
+}
+
+fn reply(
+    there: &Endpoint,
+    peers: &Peers,
+    request: &Message,
+    route: &SourceRoute,
+    outcome: &ReplyOutcome,
+) {
     let zeros = Tensor::from_f32(&[2], &[0.0, 0.0]).unwrap();
-    let reply = message.with_route(route.with_outcome(&ReplyOutcome::Done).as_bytes()).unwrap();
+    let reply = request.with_route(route.with_outcome(outcome).as_bytes()).unwrap();
     let reply = reply.with_tensors(vec![zeros]);
     let replies =
         peers.addresses().into_iter().find(|(name, _)| name == route.reply_inbox()).unwrap().1;
-    let mut sender = there.connect(&replies).unwrap();
-    sender.send(reply, Wait::No).unwrap();
-    message.take_tensors().pop().unwrap()
+    there.connect(&replies).unwrap().send(reply, Wait::No).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -212,4 +227,49 @@ async fn a_request_that_waits_for_a_unit_that_is_gone_passes_the_one_that_took_i
     dispatcher.instance_up(&new, "second");
     serve(&here, &peers, &mut second);
     asking.await.unwrap().map_err(|refusal| refusal.error).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_find_together_that_an_instance_is_gone_are_all_sent_again() {
+    let here = endpoint();
+    let unused: ExportInput = Arc::new(|_, _| Err(Error::lost("it is not needed")));
+    let (dispatcher, peers, mut inbox) = start(&here, &here, unused);
+    let next = UnitId("v".into());
+    let mut route = TaskRoute::clone(&dispatcher.find_task("t", "").unwrap().route);
+    let step = RouteStep { unit: next.clone(), inputs: vec![0], keep: vec![1], exit: None };
+    route.steps.push(step);
+    let entry = || UnitEntry { window: 8, time: Duration::ZERO };
+    let units = vec![(UnitId("u".into()), entry()), (next.clone(), entry())];
+    let routes = vec![Arc::new(route)];
+    dispatcher.change_routes(RouteChange { routes, removed: Vec::new(), units });
+    dispatcher.add_instance(&next, "next.0");
+    let asking: Vec<_> = (0..3)
+        .map(|_| {
+            let dispatcher = dispatcher.clone();
+            let input = Tensor::from_f32(&[2], &[1.0, 2.0]).unwrap();
+            tokio::spawn(async move { dispatcher.infer(asked(input)).await })
+        })
+        .collect();
+    // Each of them comes to the first unit, which can't send it on, three times.
+    for number in 0..3 {
+        let requests: Vec<Message> = (0..3).map(|_| take_request(&mut inbox)).collect();
+        let gone = format!("next.{number}");
+        for request in &requests {
+            let mut route = SourceRoute::read(request.route()).unwrap();
+            route.complete_hop(&HopTiming::default());
+            let outcome = ReplyOutcome::Lost(gone.clone());
+            reply(&here, &peers, request, &route, &outcome);
+        }
+        dispatcher.add_instance(&next, &format!("next.{}", number + 1));
+    }
+    for _ in 0..3 {
+        let request = take_request(&mut inbox);
+        let mut route = SourceRoute::read(request.route()).unwrap();
+        route.complete_hop(&HopTiming::default());
+        route.complete_hop(&HopTiming::default());
+        reply(&here, &peers, &request, &route, &ReplyOutcome::Done);
+    }
+    for answer in asking {
+        answer.await.unwrap().map_err(|refusal| refusal.error).unwrap();
+    }
 }

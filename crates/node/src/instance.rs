@@ -14,6 +14,7 @@ use tessera_tensormq::Address;
 
 use crate::calibration::Calibration;
 use crate::permits::MachineCorePermits;
+use crate::process_network::PeerTraffic;
 use crate::process_protocol::{
     Loss, StartUnit, UnitProcessCommand, UnitProcessReport, read_line, write_line,
 };
@@ -47,6 +48,7 @@ pub(crate) struct UnitProcess {
     cores: MachineCorePermits,
     permits: Mutex<ProcessPermits>,
     heartbeat: Mutex<(Instant, Heartbeat)>,
+    traffic: Mutex<Vec<PeerTraffic>>,
     pings: Mutex<HashMap<u64, std::sync::mpsc::Sender<()>>>,
 }
 
@@ -100,6 +102,7 @@ impl UnitProcess {
             cores,
             permits: Mutex::default(),
             heartbeat: Mutex::new((Instant::now(), Heartbeat::default())),
+            traffic: Mutex::default(),
             pings: Mutex::default(),
         });
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -196,7 +199,8 @@ impl UnitProcess {
                     // One that can't be told is at its end.
                     self.send_command(&UnitProcessCommand::Known(number)).ok();
                 }
-                UnitProcessReport::Pong(number, heartbeat) => {
+                UnitProcessReport::Pong(number, heartbeat, traffic) => {
+                    *lock(&self.traffic) = traffic;
                     *lock(&self.heartbeat) = (Instant::now(), heartbeat);
                     // Dropping it wakes whoever waits.
                     lock(&self.pings).remove(&number);
@@ -292,6 +296,11 @@ impl UnitProcess {
     /// When it was last heard of, and what it was doing.
     pub(crate) fn last_heartbeat(&self) -> (Instant, Heartbeat) {
         *lock(&self.heartbeat)
+    }
+
+    /// What its connections to other hosts had done when it was last heard of.
+    pub(crate) fn last_traffic(&self) -> Vec<PeerTraffic> {
+        lock(&self.traffic).clone()
     }
 
     /// Asks it to go, and ends it where it does not within `patience`.

@@ -16,6 +16,7 @@ use tessera_tensormq::{Address, Transport};
 
 use crate::calibration::Calibration;
 use crate::permits::{CorePermit, CorePermits, sizes_of_permits};
+use crate::process_network::{PeerTraffic, ProcessCredentials, ProcessNetwork};
 use crate::supervisor::RunLimits;
 use crate::worker::Heartbeat;
 use tessera_core::lock;
@@ -30,6 +31,8 @@ pub(crate) enum UnitProcessCommand {
     Peers(Vec<(String, Address)>),
     /// An instance to forget.
     Forget(String),
+    /// Who it is to other hosts from now on, and whom it does not believe any more.
+    Credentials(Box<ProcessCredentials>),
     /// A permit that was asked for.
     Grant {
         /// Which it was.
@@ -70,6 +73,8 @@ pub(crate) struct StartUnit {
     pub(crate) peers: Vec<(String, Address)>,
     /// The way there, where it is not the fastest.
     pub(crate) transport: Option<Transport>,
+    /// How it reaches other hosts, and they it, where they do.
+    pub(crate) network: Option<ProcessNetwork>,
     /// What bounds its runs.
     pub(crate) run_limits: RunLimits,
     /// Where the process writes its number, to be in a control group.
@@ -118,8 +123,8 @@ pub(crate) enum UnitProcessReport {
     Finished(u64),
     /// It gives a permit back.
     GiveBack(u64),
-    /// The answer to a ping.
-    Pong(u64, Heartbeat),
+    /// The answer to a ping, with what its connections to other hosts have done.
+    Pong(u64, Heartbeat, Vec<PeerTraffic>),
     /// Something is lost; it is to be told when that is known.
     Lost(u64, Loss),
 }

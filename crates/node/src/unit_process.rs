@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use tessera_core::{Device, Error, Result};
 use tessera_engine::{LoadOptions, is_device_shared};
 use tessera_repository::Repository;
-use tessera_tensormq::{Endpoint, EndpointOptions, Peers, RequestId};
+use tessera_tensormq::{Endpoint, EndpointOptions, Peers, RequestId, TlsIdentity};
 
 use crate::calibration::{calibrate_unit, warm_up_known_unit};
 use crate::cancelled::CancelledRequests;
 use crate::executor::{UnitMemory, UnitResources};
 use crate::process_limits::{join_group, limit_process_memory, volunteer_for_oom};
+use crate::process_network::ProcessNetwork;
 use crate::process_protocol::{
     Loss, NodeCorePermits, StartUnit, UnitProcessCommand, UnitProcessReport, read_line, write_line,
 };
@@ -84,6 +85,13 @@ pub fn run_unit_process(
                 }
             }
             UnitProcessCommand::Forget(name) => peers.forget_peer(&name),
+            UnitProcessCommand::Credentials(credentials) => {
+                if let Some(identity) = peers.endpoint().tls_identity()
+                    && let Err(error) = credentials.apply_to(identity)
+                {
+                    tracing::error!(%error, "the certificate is not renewed");
+                }
+            }
             UnitProcessCommand::Grant { ticket, cores: granted } => {
                 cores.deliver_permit(ticket, granted);
             }
@@ -101,7 +109,10 @@ pub fn run_unit_process(
                 if !worker.is_alive() {
                     break;
                 }
-                send_report(&UnitProcessReport::Pong(number, worker.current_heartbeat()));
+                let identity = peers.endpoint().tls_identity();
+                let traffic = identity.map(TlsIdentity::connection_traffic).unwrap_or_default();
+                let heartbeat = worker.current_heartbeat();
+                send_report(&UnitProcessReport::Pong(number, heartbeat, traffic));
             }
             UnitProcessCommand::Stop => break,
         }
@@ -196,7 +207,8 @@ fn start_worker(
         Device::Cpu => None,
         Device::Cuda(number) => Some(number),
     };
-    let endpoint = Endpoint::start(EndpointOptions { gpu, ..EndpointOptions::default() })?;
+    let tls = start.network.as_ref().map(ProcessNetwork::tls_identity).transpose()?;
+    let endpoint = Endpoint::start(EndpointOptions { gpu, tls, ..EndpointOptions::default() })?;
     let reporter = Arc::clone(losses);
     endpoint.on_pool_owner_lost(move |process, free| {
         reporter.report_loss(Loss::Process(process), free);
@@ -222,7 +234,11 @@ fn start_worker(
         }
         None => calibrate_unit(&start.unit, &unit),
     };
-    let peers = Arc::new(Peers::with_transport(endpoint, start.transport));
+    let mut peers = Peers::with_transport(endpoint, start.transport);
+    if let Some(network) = &start.network {
+        peers = peers.with_network(network.listen());
+    }
+    let peers = Arc::new(peers);
     for (name, address) in &start.peers {
         peers.add_peer(name, address.clone());
     }

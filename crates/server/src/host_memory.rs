@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use tessera_core::bytes_of_line;
+use tessera_core::{Error, Result, bytes_of_line};
+use tessera_node::StartForecast;
 
 /// What is taken where the system does not say.
 const UNKNOWN: u64 = 4 << 30;
@@ -98,6 +99,19 @@ fn memory_groups(groups: &str, root: &Path) -> Vec<MemoryGroup> {
         }
     }
     found
+}
+
+/// Refuses to start what there is no memory for.
+pub(crate) fn check_memory(forecast: &StartForecast) -> Result<()> {
+    let needed = forecast.total_bytes();
+    let available = if needed == 0 { 0 } else { available_memory_bytes() };
+    if needed <= available {
+        return Ok(());
+    }
+    Err(Error::full(format!(
+        "the change takes about {forecast}; {} MB are available",
+        available / 1_000_000
+    )))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{DType, Device, Error, MemoryLocation, Result, Tensor, TensorMut, lock};
+use tessera_deploy::{Isolation, Unit};
 use tessera_node::{DeviceMemory, HostMemory, PinnedMemory, SharedHostMemory, TensorMemory};
 use tessera_tensormq::{Endpoint, Wait};
 
@@ -34,15 +35,16 @@ impl InputMemory {
         }
     }
 
-    /// Whether any unit is in a process of its own from now on.
-    pub(crate) fn set_shared(&self, is_shared: bool) {
-        self.is_shared.store(is_shared, Ordering::Relaxed);
-    }
-
-    /// The GPU that units of this process run on from now on.
-    pub(crate) fn set_gpu(&self, gpu: Option<u32>) {
-        let mut pinned = lock(&self.pinned);
-        *pinned = gpu.and_then(|number| PinnedMemory::new(number).ok());
+    /// Has memory be such as these units, all that run here, can read.
+    pub(crate) fn provide_for<'a>(&self, units: impl Iterator<Item = &'a Unit> + Clone) {
+        let is_process = |unit: &Unit| unit.settings.isolation == Isolation::Process;
+        self.is_shared.store(units.clone().any(is_process), Ordering::Relaxed);
+        let on_gpu = |unit: &Unit| match (unit.settings.device, unit.settings.isolation) {
+            (Device::Cuda(number), Isolation::Thread) => Some(number),
+            _ => None,
+        };
+        let gpu = units.filter_map(on_gpu).min();
+        *lock(&self.pinned) = gpu.and_then(|number| PinnedMemory::new(number).ok());
     }
 
     /// Memory for one input.

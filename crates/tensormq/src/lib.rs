@@ -58,6 +58,8 @@ pub use peers::Peers;
 pub use pool::{Buffers, MAX_HOLDERS, Pool, ReleaseFenceWaiters};
 pub use sender::Sender;
 pub use transport::id::Transport;
+pub use transport::network::tcp_info::ConnectionTraffic;
+pub use transport::tcp::identity_pem::IdentityPem;
 pub use transport::tcp::peer_verifier::certificate_names;
 pub use transport::tcp::tls_identity::TlsIdentity;
 pub use transport::zeromq::curve_keys::CurveKeys;

@@ -165,7 +165,7 @@ async fn attach_one(address: &str, token: &str, number: usize) -> Result<NodeSes
     let token: JoinToken = token.parse()?;
     let name: NodeName = format!("fake-{number}").parse()?;
     let node = join_cluster(&address, &token, &name).await?;
-    ControllerConnection::open(&address, &node).await?.attach().await
+    ControllerConnection::open(&address, &node).await?.attach(0).await
 }
 
 /// A node that runs nothing and says that all is well.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use tessera_command::RepositoryArgument;
+use tessera_command::{RepositoryArgument, parse_isolation};
 use tessera_control::{PlacementChoice, TaskDefaults};
 use tessera_core::{Device, Error, Result};
 use tessera_deploy::Isolation;
@@ -38,6 +38,10 @@ pub(crate) struct ControllerArguments {
     /// Port of the control plane
     #[arg(long, default_value_t = 8003, value_name = "PORT")]
     pub(crate) control: u16,
+    /// thread: units run on threads of their nodes; process: each in a process of its own, where
+    /// their task doesn't say
+    #[arg(long, default_value = "thread", value_name = "HOW", value_parser = parse_isolation)]
+    pub(crate) isolation: Isolation,
     /// What units run on where their task doesn't say: cpu, or cuda:N for a GPU
     #[arg(long, default_value_t = Device::Cpu)]
     pub(crate) device: Device,
@@ -108,7 +112,7 @@ impl ControllerArguments {
             rest: self.access.listen_on("--control", PortKind::Control, self.control),
             access,
             defaults: TaskDefaults {
-                isolation: Isolation::Thread,
+                isolation: self.isolation,
                 deadline: Duration::from_millis(self.deadline),
                 device: self.device,
             },

@@ -264,6 +264,11 @@ impl NodeTable {
         Self { state: Mutex::new(state), ..Self::default() }
     }
 
+    /// The number of its orders.
+    pub(crate) fn epoch(&self) -> u64 {
+        lock(&self.state).epoch
+    }
+
     /// Changes whenever something has happened to a node.
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()

@@ -14,7 +14,7 @@ use tessera_cluster::wire::{
     ContentChunk, ContentRequest, JoinReply, JoinRequest, NodeCertificate, NodeOrder, NodeReport,
     RenewRequest, node_report,
 };
-use tessera_cluster::{PeerNames, UnitProfile, read_document};
+use tessera_cluster::{PeerNames, UnitProfile, read_document, refusal_of_epoch};
 use tessera_core::{ContentHash, Error, ErrorKind, Result};
 use tessera_identity::{JoinSecret, NodeName, SignedCertificate};
 use tonic::service::Routes;
@@ -85,7 +85,7 @@ impl ControllerService {
         })?;
         if !self.members.is_member(&name) {
             let reason = format!("node \"{name}\" does not belong to the cluster any more");
-            return Err(Status::permission_denied(reason));
+            return Err(refusal_of_epoch(Status::permission_denied(reason), self.nodes.epoch()));
         }
         Ok(name)
     }

@@ -112,7 +112,10 @@ impl DispatcherInner {
             let mut state = self.lock_state();
             let reason = format!("instance {instance}: {}", not_sent.error);
             let cause = match not_sent.error.kind() {
-                ErrorKind::Lost => state.note_unreachable(&instance),
+                ErrorKind::Lost => {
+                    state.note_unreachable(&instance);
+                    RetryCause::Unreachable
+                }
                 _ => RetryCause::InstanceLost,
             };
             let results = state.retry_part(request, flight, cause, &reason);

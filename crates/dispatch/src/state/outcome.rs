@@ -53,14 +53,12 @@ impl DispatcherState {
     }
 
     /// An instance can't be reached: nothing goes to it until somebody finds that it can be again.
-    /// One that is not known any more is gone.
-    pub(crate) fn note_unreachable(&mut self, instance: &str) -> RetryCause {
-        let Some(unit) = self.instances.unit_of(instance) else {
-            return RetryCause::InstanceLost;
-        };
+    /// Tells whether it was known.
+    pub(crate) fn note_unreachable(&mut self, instance: &str) -> bool {
+        let Some(unit) = self.instances.unit_of(instance) else { return false };
         self.instances.set_out_of_reach(&unit, instance);
         self.unreachable.push((unit, instance.to_owned()));
-        RetryCause::Unreachable
+        true
     }
 
     /// The instances that could not be reached since this was asked last.
@@ -134,7 +132,14 @@ impl DispatcherState {
         }
         if let ReplyOutcome::Lost(instance) = &outcome {
             let reason = format!("instance {instance} is gone");
-            let cause = self.note_unreachable(instance);
+            // Several that go there together find it out one after the other.
+            let never_came = route.current_hop().is_some_and(|next| next.instance() == instance);
+            let was_known = self.note_unreachable(instance);
+            let cause = if never_came || was_known {
+                RetryCause::Unreachable
+            } else {
+                RetryCause::InstanceLost
+            };
             return self.retry_part(request, route.part(), cause, &reason);
         }
         // The reply of a flight that was taken for lost may come after all, and is as good as its

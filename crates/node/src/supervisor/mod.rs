@@ -16,7 +16,7 @@ use tessera_core::{Error, Result};
 use tessera_deploy::{Unit, UnitId};
 use tessera_engine::{CudaOptions, Engine, EngineName};
 use tessera_repository::Repository;
-use tessera_tensormq::{Address, Peers, RequestId};
+use tessera_tensormq::{Address, ConnectionTraffic, Peers, RequestId};
 
 pub use self::ending::DetachedInstances;
 use self::watch::SILENCE_TIMEOUT;
@@ -365,6 +365,19 @@ impl NodeSupervisor {
     /// Forgets somebody that was made known.
     pub fn forget_remote_peer(&self, name: &str) {
         self.0.forget_instance(name);
+    }
+
+    /// The certificate was renewed, or others are not believed any more: instances that are
+    /// processes of their own hear of it.
+    pub fn announce_credentials(&self) {
+        self.0.announce_credentials();
+    }
+
+    /// What the connections of instances that are processes have done, with others by their names,
+    /// as it was known when each was last heard of.
+    pub fn process_traffic(&self) -> Vec<(Vec<String>, ConnectionTraffic)> {
+        let processes = self.0.unit_processes();
+        processes.iter().flat_map(|process| process.last_traffic()).collect()
     }
 
     /// Where an instance of this node is reached.

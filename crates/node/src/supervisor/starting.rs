@@ -17,6 +17,7 @@ use crate::calibration::{Calibration, calibrate_unit, warm_up_known_unit};
 use crate::executor::{UnitMemory, UnitResources};
 use crate::instance::{ReadyInstance, RunningInstance, UnitProcess};
 use crate::instance_slot::{InstanceState, instance_name};
+use crate::process_network::{ProcessCredentials, ProcessNetwork};
 use crate::process_protocol::{Loss, StartUnit, UnitProcessCommand};
 use crate::program_source::ProgramSource;
 use crate::start_progress::start_timeout;
@@ -61,6 +62,7 @@ impl SupervisorInner {
                 // Others may have come up while it was starting, of which nobody could tell it.
                 if let Some(process) = started {
                     process.send_command(&UnitProcessCommand::Peers(self.peers.addresses())).ok();
+                    self.send_credentials(&process);
                 }
                 self.announce_instance(&name, address);
                 (self.events)(NodeEvent::Up { unit: key.0.clone(), instance: name });
@@ -192,6 +194,7 @@ impl SupervisorInner {
             cores: self.options.cores,
             peers: self.peers.addresses(),
             transport: self.peers.transport(),
+            network: ProcessNetwork::of_peers(&self.peers),
             run_limits: self.options.run_limits,
             instance_group: self.options.instance_group.clone(),
         };
@@ -250,6 +253,20 @@ impl SupervisorInner {
         for process in self.unit_processes() {
             process.send_command(&line).ok();
         }
+    }
+
+    /// Has the processes of instances be to other hosts what this one is by now.
+    pub(super) fn announce_credentials(&self) {
+        for process in self.unit_processes() {
+            self.send_credentials(&process);
+        }
+    }
+
+    fn send_credentials(&self, process: &UnitProcess) {
+        let Some(identity) = self.peers.endpoint().tls_identity() else { return };
+        let credentials = Box::new(ProcessCredentials::of_identity(identity));
+        // One that can't be told is at its end.
+        process.send_command(&UnitProcessCommand::Credentials(credentials)).ok();
     }
 
     pub(super) fn unit_processes(&self) -> Vec<Arc<UnitProcess>> {

@@ -12,7 +12,6 @@ use tessera_cluster::{
     write_document,
 };
 use tessera_core::{Error, ErrorKind, Result, lock};
-use tessera_tensormq::TlsIdentity;
 use tokio::sync::{mpsc, watch};
 
 use super::identity_file::IdentityFile;
@@ -44,7 +43,6 @@ pub(super) struct NodeAgent {
     pub(super) controllers: Vec<ControllerAddress>,
     pub(super) identity: Mutex<JoinedNode>,
     pub(super) identity_file: IdentityFile,
-    pub(super) tls: TlsIdentity,
     pub(super) description: NodeDescription,
     pub(super) workload: Arc<NodeWorkload>,
     pub(super) link: Arc<ControllerLink>,
@@ -86,7 +84,7 @@ impl NodeAgent {
     /// Attaches to a controller, and obeys it until the stream ends. An error of use is one that
     /// trying again does not mend.
     async fn attach(self: &Arc<Self>, connection: &ControllerConnection) -> Result<()> {
-        let session = connection.attach().await?;
+        let session = connection.attach(self.workload.highest_epoch()).await?;
         *lock(&self.link.0) = Some(connection.clone());
         self.was_attached.send_replace(true);
         tracing::info!(node = %lock(&self.identity).name, "attached to a controller");
@@ -110,28 +108,12 @@ impl NodeAgent {
 
     async fn obey_orders(&self, mut session: NodeSession) -> Result<()> {
         loop {
-            let NodeOrder { epoch, order } = session.next_order().await?;
-            match order {
-                Some(node_order::Order::Ping(ping)) => {
-                    let pong = node_report::Report::Pong(Pong { number: ping.number });
-                    send_report(&session.reports, pong).await?;
-                }
-                Some(node_order::Order::Removed(removed)) => {
-                    return Err(Error::usage(removed.reason));
-                }
-                Some(node_order::Order::RemovedNodes(removed)) => {
-                    self.tls.set_removed_peers(removed.certificate_names);
-                }
-                Some(node_order::Order::Assignment(assignment)) => {
-                    let assignment = NodeAssignment::from_wire(&assignment)?;
-                    let workload = Arc::clone(&self.workload);
-                    let obeyed =
-                        tokio::task::spawn_blocking(move || workload.obey(epoch, assignment));
-                    if !obeyed.await.map_err(|error| Error::engine(error.to_string()))? {
-                        return Err(Error::lost("a controller commands that is none any more"));
-                    }
-                }
-                None => {}
+            let order = session.next_order().await?;
+            let workload = Arc::clone(&self.workload);
+            // It may wait for connections to others, and for a disk.
+            let obeyed = tokio::task::spawn_blocking(move || obey_order(&workload, order)).await;
+            if let Some(report) = obeyed.map_err(|error| Error::engine(error.to_string()))?? {
+                send_report(&session.reports, report).await?;
             }
         }
     }
@@ -154,12 +136,38 @@ impl NodeAgent {
     }
 
     fn take_certificate(&self, node: JoinedNode) -> Result<()> {
-        self.tls.renew(&node.certificate_pem, &node.key_pem, &node.authority_pem)?;
+        self.workload.tls.renew(&node.certificate_pem, &node.key_pem, &node.authority_pem)?;
+        self.workload.node.supervisor.announce_credentials();
         self.identity_file.save(&node)?;
         tracing::info!("the certificate is renewed");
         *lock(&self.identity) = node;
         Ok(())
     }
+}
+
+/// Does what a controller says, unless one has been heard of that began later; returns what is to
+/// be said to it. An error of use says that the node does not belong to the cluster any more.
+pub(super) fn obey_order(
+    workload: &NodeWorkload,
+    NodeOrder { epoch, order }: NodeOrder,
+) -> Result<Option<node_report::Report>> {
+    if !workload.admit_epoch(epoch) {
+        return Err(Error::lost("a controller commands that is none any more"));
+    }
+    match order {
+        Some(node_order::Order::Ping(ping)) => {
+            return Ok(Some(node_report::Report::Pong(Pong { number: ping.number })));
+        }
+        Some(node_order::Order::Removed(removed)) => return Err(Error::usage(removed.reason)),
+        Some(node_order::Order::RemovedNodes(removed)) => {
+            workload.set_removed_nodes(removed.certificate_names);
+        }
+        Some(node_order::Order::Assignment(assignment)) => {
+            workload.obey(NodeAssignment::from_wire(&assignment)?);
+        }
+        None => {}
+    }
+    Ok(None)
 }
 
 async fn send_report(

@@ -1,4 +1,4 @@
-//! The last assignment of a node, kept so that it goes on without a controller.
+//! What controllers have told a node last, kept so that it goes on without one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,18 @@ use tessera_repository::unfinished_files::write_whole;
 
 const FILE_NAME: &str = "assignment.json";
 
-/// What a node keeps of what it is to do.
+/// What a node keeps of what it was told.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct KeptAssignment {
     /// The highest epoch of a controller that it has heard of.
     pub(super) epoch: u64,
     pub(super) assignment: NodeAssignment,
+    /// Names in certificates of those that do not belong to the cluster any more.
+    #[serde(default)]
+    pub(super) removed_nodes: Vec<String>,
 }
 
-/// The file of a node's last assignment.
+/// The file of what a node was told last.
 pub(super) struct AssignmentFile(PathBuf);
 
 impl AssignmentFile {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tessera_cluster::{LinkEstimate, LinkTarget};
 use tessera_identity::NodeName;
 use tessera_probe::{ProbePeer, TrafficSample};
-use tessera_tensormq::TlsIdentity;
+use tessera_tensormq::ConnectionTraffic;
 
 use super::workload::NodeWorkload;
 
@@ -20,11 +20,13 @@ const ROUND_TRIP_SHARE: f64 = 0.1;
 const ROUND_TRIP_LEAST: Duration = Duration::from_millis(1);
 
 /// Hands on what connections to other nodes do, for as long as there is a workload.
-pub(super) fn watch_links(workload: &Arc<NodeWorkload>, tls: TlsIdentity) {
+pub(super) fn watch_links(workload: &Arc<NodeWorkload>) {
     let weak = Arc::downgrade(workload);
     tokio::spawn(async move {
         while let Some(workload) = weak.upgrade() {
-            workload.prober.note_traffic(&traffic_by_node(&tls));
+            let mut connections = workload.tls.connection_traffic();
+            connections.extend(workload.node.supervisor.process_traffic());
+            workload.prober.note_traffic(&traffic_by_node(connections));
             drop(workload);
             tokio::time::sleep(LINK_INTERVAL).await;
         }
@@ -32,9 +34,11 @@ pub(super) fn watch_links(workload: &Arc<NodeWorkload>, tls: TlsIdentity) {
 }
 
 /// What the connections to each node do, together.
-fn traffic_by_node(tls: &TlsIdentity) -> HashMap<String, TrafficSample> {
+fn traffic_by_node(
+    connections: Vec<(Vec<String>, ConnectionTraffic)>,
+) -> HashMap<String, TrafficSample> {
     let mut nodes: HashMap<String, TrafficSample> = HashMap::new();
-    for (names, traffic) in tls.connection_traffic() {
+    for (names, traffic) in connections {
         let Some(node) = names.iter().find_map(|name| NodeName::from_certificate_name(name)) else {
             continue;
         };

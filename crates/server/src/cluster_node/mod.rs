@@ -8,6 +8,8 @@ mod content_fetch;
 mod gateway_service;
 mod identity_file;
 mod link_watch;
+#[cfg(test)]
+mod order_tests;
 mod recent_times;
 mod unit_keeper;
 mod workload;
@@ -176,7 +178,7 @@ impl ClusterNodeConfig {
             )?),
         };
         let (draining, tables) = mpsc::unbounded_channel();
-        let workload = self.build_workload(&folder, &transport, dispatch, draining)?;
+        let workload = self.build_workload(&folder, tls, &transport, dispatch, draining)?;
         tokio::spawn(drain_tables(Arc::downgrade(&workload), tables));
         let status = ClusterNodeStatus {
             name: identity.name.to_string(),
@@ -214,12 +216,11 @@ impl ClusterNodeConfig {
         let link = Arc::<ControllerLink>::default();
         keep_units(&workload, Arc::clone(&link));
         keep_candidates(&workload, Arc::clone(&link));
-        watch_links(&workload, tls.clone());
+        watch_links(&workload);
         let agent = Arc::new(NodeAgent {
             controllers: self.controllers,
             identity: Mutex::new(identity),
             identity_file,
-            tls,
             description,
             workload,
             link,
@@ -284,6 +285,7 @@ impl ClusterNodeConfig {
     fn build_workload(
         &self,
         folder: &Path,
+        tls: TlsIdentity,
         transport: &TransportPart,
         dispatch: Option<DispatchPart>,
         draining: mpsc::UnboundedSender<workload::DrainingTable>,
@@ -309,6 +311,7 @@ impl ClusterNodeConfig {
             node,
             dispatch,
             endpoint: transport.endpoint.clone(),
+            tls,
             cores: self.node.cores,
             repository: self.repository.clone(),
             file: AssignmentFile::in_folder(folder),

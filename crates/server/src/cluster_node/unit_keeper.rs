@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tessera_cluster::UnitState;
 use tessera_core::{Error, Result, lock};
-use tessera_deploy::{Isolation, Unit, UnitId};
+use tessera_deploy::{Unit, UnitId};
 use tessera_node::DetachedInstances;
 
 use super::agent::ControllerLink;
@@ -78,11 +78,6 @@ async fn start_one(
     unit: &Arc<Unit>,
     link: &ControllerLink,
 ) -> Result<()> {
-    if unit.settings.isolation == Isolation::Process {
-        return Err(Error::unsupported(
-            "isolation: nodes of a cluster run units on threads; expected \"thread\"",
-        ));
-    }
     fetch_unit(workload, unit, link.current().as_ref()).await?;
     workload.candidates.note_at_hand(unit);
     let (starting, unit) = (Arc::clone(workload), Arc::clone(unit));

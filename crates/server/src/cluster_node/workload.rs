@@ -17,7 +17,7 @@ use tessera_dispatch::{Dispatcher, RouteChange, TaskEntry, UnitEntry};
 use tessera_node::{InstanceState, InstanceStatus, NodeEvent};
 use tessera_probe::LinkProber;
 use tessera_telemetry::SystemSample;
-use tessera_tensormq::{Address, Endpoint};
+use tessera_tensormq::{Address, Endpoint, TlsIdentity};
 use tokio::sync::{Notify, mpsc};
 
 use super::assignment_file::{AssignmentFile, KeptAssignment};
@@ -25,6 +25,7 @@ use super::candidates::Candidates;
 use super::link_watch::probe_peers;
 use super::recent_times::RecentTimes;
 use crate::gateway::DispatchPart;
+use crate::host_memory::check_memory;
 use crate::node::{NodePart, instance_window};
 use crate::system_sample::SampledParts;
 
@@ -36,6 +37,8 @@ pub(super) struct NodeWorkload {
     pub(super) node: NodePart,
     pub(super) dispatch: Option<DispatchPart>,
     pub(super) endpoint: Endpoint,
+    /// Who it is to other nodes, and whom it believes.
+    pub(super) tls: TlsIdentity,
     pub(super) cores: NonZeroUsize,
     pub(super) repository: PathBuf,
     pub(super) file: AssignmentFile,
@@ -63,8 +66,10 @@ pub(super) struct NodeWorkload {
 /// What a node is to do, and how far it is.
 #[derive(Default)]
 pub(super) struct WorkloadState {
-    pub(super) epoch: u64,
+    /// The highest epoch of a controller that was heard of.
+    epoch: u64,
     pub(super) assignment: NodeAssignment,
+    removed_nodes: Vec<String>,
     /// Whom others made known.
     peers: PeerAddresses,
     /// The units that are to run, and how they are.
@@ -96,33 +101,63 @@ impl NodeWorkload {
 
     /// Takes up what it did last.
     pub(super) fn restore(&self) {
-        let KeptAssignment { epoch, assignment } = self.file.load();
+        let KeptAssignment { epoch, assignment, removed_nodes } = self.file.load();
         lock(&self.state).epoch = epoch;
+        self.tls.set_removed_peers(removed_nodes.iter().cloned());
+        lock(&self.state).removed_nodes = removed_nodes;
         if !assignment.is_empty() {
             tracing::info!(number = assignment.number, "going on with what was assigned last");
             self.carry_out(assignment);
         }
     }
 
-    /// Carries out what a controller says, unless one with a higher epoch has said something; tells
-    /// whether it does. May wait for connections to others.
-    pub(super) fn obey(&self, epoch: u64, assignment: NodeAssignment) -> bool {
-        {
+    /// The highest epoch of a controller that was heard of.
+    pub(super) fn highest_epoch(&self) -> u64 {
+        lock(&self.state).epoch
+    }
+
+    /// Whether a controller of this epoch is obeyed: none is that began before another that was
+    /// heard of, also by an earlier run of this node.
+    pub(super) fn admit_epoch(&self, epoch: u64) -> bool {
+        let before = {
             let mut state = lock(&self.state);
-            if epoch < state.epoch {
-                return false;
-            }
-            state.epoch = epoch;
+            let before = state.epoch;
+            state.epoch = before.max(epoch);
+            before
+        };
+        if epoch > before {
+            self.keep_state();
         }
+        epoch >= before
+    }
+
+    /// Carries out what a controller says. May wait for connections to others.
+    pub(super) fn obey(&self, assignment: NodeAssignment) {
         self.carry_out(assignment);
+        self.keep_state();
+    }
+
+    /// Refuses those who do not belong to the cluster any more, and nobody else; by the names in
+    /// their certificates.
+    pub(super) fn set_removed_nodes(&self, mut names: Vec<String>) {
+        self.tls.set_removed_peers(names.iter().cloned());
+        names.sort_unstable();
+        let before = std::mem::replace(&mut lock(&self.state).removed_nodes, names.clone());
+        if before != names {
+            self.node.supervisor.announce_credentials();
+            self.keep_state();
+        }
+    }
+
+    fn keep_state(&self) {
         let kept = {
-            let state = lock(&self.state);
-            KeptAssignment { epoch: state.epoch, assignment: state.assignment.clone() }
+            let WorkloadState { epoch, assignment, removed_nodes, .. } = &*lock(&self.state);
+            let (assignment, removed_nodes) = (assignment.clone(), removed_nodes.clone());
+            KeptAssignment { epoch: *epoch, assignment, removed_nodes }
         };
         if let Err(error) = self.file.save(&kept) {
-            tracing::error!(%error, "what is assigned is not kept for the next start");
+            tracing::error!(%error, "what a controller said is not kept for the next start");
         }
-        true
     }
 
     fn carry_out(&self, assignment: NodeAssignment) {
@@ -139,11 +174,11 @@ impl NodeWorkload {
             self.set_peers(&peers);
         }
         let generation = self.set_routes(&assignment);
-        if let Some(instances) = &assignment.instances {
-            self.set_instances(instances);
-        }
         if let Some(units) = &assignment.units {
             self.set_units(units);
+        }
+        if let Some(instances) = &assignment.instances {
+            self.set_instances(instances);
         }
         if let Some(probed) = &assignment.probed {
             self.prober.set_peers(probe_peers(probed));
@@ -222,6 +257,8 @@ impl NodeWorkload {
         let before = std::mem::take(&mut lock(&self.state).instances);
         let mut known = HashMap::with_capacity(wanted.len());
         for UnitInstances { unit, instances, unavailable, .. } in wanted {
+            let own = self.own_instances(unit);
+            let instances = own.as_ref().unwrap_or(instances);
             let had = before.get(unit).map_or(&[][..], Vec::as_slice);
             for instance in instances.iter().filter(|name| !had.contains(name)) {
                 // Those that others send to are not connected to from here.
@@ -251,6 +288,12 @@ impl NodeWorkload {
         lock(&self.state).instances = known;
     }
 
+    /// The instances of a unit that is to run here, which nobody knows better; `None` for others.
+    fn own_instances(&self, unit: &UnitId) -> Option<Vec<String>> {
+        let is_own = lock(&self.state).units.contains_key(unit);
+        is_own.then(|| self.node.supervisor.ready_instances(unit))
+    }
+
     /// Notes what is to run; whoever waits for that starts and stops it.
     fn set_units(&self, units: &[Unit]) {
         let mut state = lock(&self.state);
@@ -264,7 +307,15 @@ impl NodeWorkload {
             state.units.insert(unit.id.clone(), assigned);
         }
         drop(state);
+        self.provide_memory(units);
         self.units_changed.notify_one();
+    }
+
+    /// Has inputs of its gateway be in memory that these units can read.
+    fn provide_memory(&self, units: &[Unit]) {
+        if let Some(dispatch) = &self.dispatch {
+            dispatch.memory.provide_for(units.iter());
+        }
     }
 
     /// Something has happened to an instance of this node.
@@ -363,8 +414,9 @@ impl NodeWorkload {
         .take_sample()
     }
 
-    /// Starts one unit, whose content is there; may take its time.
+    /// Starts one unit, whose content is there, where there is memory for it; may take its time.
     pub(super) fn start_unit(&self, unit: &Arc<Unit>) -> Result<()> {
+        check_memory(&self.node.supervisor.forecast_start(std::slice::from_ref(unit))?)?;
         self.node.supervisor.start_unit(unit)
     }
 }

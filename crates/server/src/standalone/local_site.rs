@@ -7,15 +7,15 @@ use serde_json::json;
 use tessera_control::{
     AppliedUnits, PingAnswer, Site, SiteFuture, TaskStatus, UnitStatus, UsedUnit, used_units,
 };
-use tessera_core::{Device, Error, Result, lock};
-use tessera_deploy::{Deployment, DeploymentChange, Isolation, TaskChange, Unit, UnitId};
+use tessera_core::{Error, Result, lock};
+use tessera_deploy::{Deployment, DeploymentChange, TaskChange, Unit, UnitId};
 use tessera_dispatch::{Dispatcher, RouteChange, UnitEntry};
-use tessera_node::{DetachedInstances, NodeSupervisor, StartForecast};
+use tessera_node::{DetachedInstances, NodeSupervisor};
 use tessera_telemetry::{SystemSample, Telemetry};
 use tessera_tensormq::Endpoint;
 
 use crate::gateway::DispatchPart;
-use crate::host_memory::available_memory_bytes;
+use crate::host_memory::check_memory;
 use crate::node::{NodePart, instance_window};
 use crate::system_sample::SampledParts;
 
@@ -188,13 +188,9 @@ impl LocalSite {
     /// Has inputs be in memory that the units can read.
     fn provide_memory(&self) {
         let deployment = self.lock_deployment();
-        let is_process = |unit: &Arc<Unit>| unit.settings.isolation == Isolation::Process;
-        self.dispatch.memory.set_shared(deployment.all_units().any(is_process));
-        let on_gpu = |unit: &Arc<Unit>| match (unit.settings.device, unit.settings.isolation) {
-            (Device::Cuda(number), Isolation::Thread) => Some(number),
-            _ => None,
-        };
-        self.dispatch.memory.set_gpu(deployment.all_units().filter_map(on_gpu).min());
+        let units: Vec<Arc<Unit>> = deployment.all_units().cloned().collect();
+        drop(deployment);
+        self.dispatch.memory.provide_for(units.iter().map(|unit| &**unit));
     }
 
     /// Stops the instances that a unit has more than it should, once nothing passes them.
@@ -235,19 +231,6 @@ impl LocalSite {
             }
         });
     }
-}
-
-/// Refuses to start what there is no memory for.
-fn check_memory(forecast: &StartForecast) -> Result<()> {
-    let needed = forecast.total_bytes();
-    let available = if needed == 0 { 0 } else { available_memory_bytes() };
-    if needed <= available {
-        return Ok(());
-    }
-    Err(Error::full(format!(
-        "the change takes about {forecast}; {} MB are available",
-        available / 1_000_000
-    )))
 }
 
 impl Site for LocalSite {

@@ -21,6 +21,7 @@ use crate::sender::Sender;
 use crate::transport::driver::TransportContext;
 use crate::transport::id::Transport;
 use crate::transport::registry::StartedTransports;
+use crate::transport::tcp::tls_identity::TlsIdentity;
 
 /// A process' end of the transport. Cheap to clone; it ends with the last clone, inbox and sender.
 #[derive(Clone)]
@@ -132,6 +133,11 @@ impl Endpoint {
             error.with_context(format!("inbox \"{}\" over {transport}", address.inbox))
         })?;
         Ok(Sender::new(channel, peer, self.0.spin_time, self.keep_alive()))
+    }
+
+    /// Who this process is to those of other hosts, where it is somebody.
+    pub fn tls_identity(&self) -> Option<&TlsIdentity> {
+        self.0.context.tls.as_ref()
     }
 
     /// Bytes that were copied because a tensor was not in a pool when it was sent.

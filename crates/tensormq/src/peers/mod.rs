@@ -54,6 +54,11 @@ impl Peers {
         self.transport
     }
 
+    /// How others than those of this host reach inboxes that are made here.
+    pub fn network(&self) -> Option<&Listen> {
+        self.network.as_ref()
+    }
+
     /// An inbox that can be reached the way that the others are.
     pub fn create_inbox(&self, name: &str, depth: u32) -> Result<Inbox> {
         let within_host = self.transport.map(Listen::within_host);

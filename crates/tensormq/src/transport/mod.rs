@@ -18,7 +18,7 @@
 
 pub(crate) mod driver;
 pub(crate) mod id;
-mod network;
+pub(crate) mod network;
 pub(crate) mod registry;
 mod shared_memory;
 pub(crate) mod tcp;

@@ -17,7 +17,7 @@ mod lane;
 pub(super) mod link;
 pub(super) mod listener;
 pub(super) mod outgoing;
-pub(super) mod tcp_info;
+pub(crate) mod tcp_info;
 mod timer;
 
 use std::time::Duration;

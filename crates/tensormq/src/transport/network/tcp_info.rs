@@ -5,10 +5,12 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::link::ConnectionSilence;
 
 /// What the connections to another host have done, as their kernel knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionTraffic {
     /// Bytes that the other end has.
     pub acknowledged_bytes: u64,

@@ -6,6 +6,7 @@
 
 mod connection;
 mod driver;
+pub(crate) mod identity_pem;
 mod link;
 mod listener;
 mod message_reader;

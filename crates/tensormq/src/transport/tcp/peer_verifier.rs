@@ -19,6 +19,10 @@ impl RemovedPeers {
         *lock(&self.0) = names;
     }
 
+    pub(super) fn list_names(&self) -> Vec<String> {
+        lock(&self.0).iter().cloned().collect()
+    }
+
     /// Whether somebody with these names is refused.
     pub(super) fn contains_any(&self, names: &[String]) -> bool {
         let removed = lock(&self.0);

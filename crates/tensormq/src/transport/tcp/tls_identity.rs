@@ -19,6 +19,7 @@ use rustls::{
 };
 use tessera_core::{Error, Result, lock};
 
+use super::identity_pem::IdentityPem;
 use super::peer_verifier::{PeerVerifier, RemovedPeers, certificate_names};
 use crate::transport::network::HEARTBEAT_TIMEOUT;
 use crate::transport::network::tcp_info::ConnectionTraffic;
@@ -38,6 +39,7 @@ struct IdentityShared {
 }
 
 struct IdentityState {
+    pem: IdentityPem,
     configs: TlsConfigs,
     /// What is open, with whom.
     connections: Vec<(Vec<String>, Weak<dyn EndableConnection>)>,
@@ -63,17 +65,26 @@ impl TlsIdentity {
     /// From PEM: the certificate with those between it and its authority, its key, and the
     /// authority. `name` is one of the certificate's own.
     pub fn from_pem(name: &str, certificate: &str, key: &str, authority: &str) -> Result<Self> {
+        let pem = IdentityPem::new(certificate, key, authority);
         let removed = RemovedPeers::default();
-        let configs = TlsConfigs::from_pem(name, certificate, key, authority, &removed)?;
-        let state = Mutex::new(IdentityState { configs, connections: Vec::new() });
+        let configs = TlsConfigs::from_pem(name, &pem, &removed)?;
+        let state = Mutex::new(IdentityState { pem, configs, connections: Vec::new() });
         Ok(Self(Arc::new(IdentityShared { name: name.to_owned(), removed, state })))
     }
 
     /// Has another certificate from now on. Connections that there are go on.
     pub fn renew(&self, certificate: &str, key: &str, authority: &str) -> Result<()> {
+        let pem = IdentityPem::new(certificate, key, authority);
         let IdentityShared { name, removed, state } = &*self.0;
-        lock(state).configs = TlsConfigs::from_pem(name, certificate, key, authority, removed)?;
+        let configs = TlsConfigs::from_pem(name, &pem, removed)?;
+        let mut state = lock(state);
+        (state.pem, state.configs) = (pem, configs);
         Ok(())
+    }
+
+    /// What it is made of at this moment, for another process of its owner.
+    pub fn to_pem(&self) -> IdentityPem {
+        lock(&self.0.state).pem.clone()
     }
 
     /// The names that are refused from now on, and no others. Connections with them end at once.
@@ -87,6 +98,11 @@ impl TlsIdentity {
         for connection in ending {
             connection.end_at_once();
         }
+    }
+
+    /// The names that are refused.
+    pub fn removed_peers(&self) -> Vec<String> {
+        self.0.removed.list_names()
     }
 
     /// The name under which others know it.
@@ -180,13 +196,8 @@ pub(super) fn peer_names(connection: &Connection) -> Vec<String> {
 }
 
 impl TlsConfigs {
-    fn from_pem(
-        name: &str,
-        certificate: &str,
-        key: &str,
-        authority: &str,
-        removed: &RemovedPeers,
-    ) -> Result<Self> {
+    fn from_pem(name: &str, pem: &IdentityPem, removed: &RemovedPeers) -> Result<Self> {
+        let IdentityPem { certificate, key, authority } = pem;
         let wrong = |what: &str, error: &dyn fmt::Display| {
             Error::usage(format!("{what} of \"{name}\": {error}"))
         };
