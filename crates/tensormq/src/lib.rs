@@ -59,6 +59,6 @@ pub use pool::{Buffers, MAX_HOLDERS, Pool, ReleaseFenceWaiters};
 pub use sender::Sender;
 pub use transport::id::Transport;
 pub use transport::tcp::peer_verifier::certificate_names;
-pub use transport::tcp::tls_identity::TlsIdentity;
+pub use transport::tcp::tls_identity::{TlsIdentity, WatchedSocket};
 pub use transport::zeromq::curve_keys::CurveKeys;
 pub use wait::{Deadline, Wait};

@@ -10,7 +10,7 @@ use crate::models::{layers, row};
 use crate::server::{Input, Place, Server, assert_close, engine, signal, wait_until};
 
 /// A controller, which keeps what it has in the repository of its place.
-fn start_controller<'a>(place: &'a Place, more: &[&str]) -> Server<'a> {
+pub(crate) fn start_controller<'a>(place: &'a Place, more: &[&str]) -> Server<'a> {
     let repository = place.repository();
     let mut command = place.command("controller");
     command.args(["--repo", text(&repository), "--control", "0", "--json"]).args(more);
@@ -21,7 +21,7 @@ fn start_controller<'a>(place: &'a Place, more: &[&str]) -> Server<'a> {
 }
 
 /// Where nodes find a controller.
-fn join_address(controller: &Server<'_>) -> String {
+pub(crate) fn join_address(controller: &Server<'_>) -> String {
     controller.announced["nodes"].as_str().unwrap().to_owned()
 }
 
@@ -48,7 +48,7 @@ fn node_command(place: &Place, address: &str, name: &str) -> std::process::Comma
     command
 }
 
-fn start_node<'a>(place: &'a Place, controller: &Server<'_>, name: &str) -> Server<'a> {
+pub(crate) fn start_node<'a>(place: &'a Place, controller: &Server<'_>, name: &str) -> Server<'a> {
     let token = create_token(place, controller);
     let mut command = node_command(place, &join_address(controller), name);
     let node = Server::start(place, command.args(["--token", &token]));
@@ -57,11 +57,11 @@ fn start_node<'a>(place: &'a Place, controller: &Server<'_>, name: &str) -> Serv
 }
 
 /// A node that has joined before, started again.
-fn restart_node<'a>(place: &'a Place, address: &str, name: &str) -> Server<'a> {
+pub(crate) fn restart_node<'a>(place: &'a Place, address: &str, name: &str) -> Server<'a> {
     Server::start(place, &mut node_command(place, address, name))
 }
 
-fn node_state(controller: &Server<'_>, name: &str) -> String {
+pub(crate) fn node_state(controller: &Server<'_>, name: &str) -> String {
     let status = controller.get(&format!("/v1/nodes/{name}"));
     status["state"].as_str().unwrap().to_owned()
 }
