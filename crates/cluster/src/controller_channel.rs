@@ -1,4 +1,4 @@
-//! A connection to a controller.
+//! A connection to a controller, or from node to node.
 
 use std::fmt;
 use std::str::FromStr;
@@ -53,6 +53,9 @@ impl fmt::Display for ControllerAddress {
     }
 }
 
+/// Does something with the socket of each connection as soon as it is made; an error ends it.
+pub type SocketHook = Arc<dyn Fn(&TcpStream) -> std::io::Result<()> + Send + Sync>;
+
 /// Connects as a node of the cluster.
 pub(crate) async fn connect_with_certificate(
     address: &ControllerAddress,
@@ -72,6 +75,17 @@ pub(crate) async fn connect_with_certificate(
         .with_client_auth_cert(vec![certificate], key)
         .map_err(|error| wrong("the certificate", &error))?;
     connect(address, config).await
+}
+
+/// Connects to a node of the cluster, with how TLS is spoken by this one.
+pub(crate) async fn connect_to_node(
+    who: &str,
+    address: &str,
+    certificate_name: &str,
+    config: ClientConfig,
+    on_socket: SocketHook,
+) -> Result<Channel> {
+    connect_as(who, address, certificate_name, config, on_socket, false).await
 }
 
 /// Connects as somebody who has a token.
@@ -100,33 +114,48 @@ fn client_builder(
         .map_err(|error| Error::engine(format!("TLS: {error}")))
 }
 
-async fn connect(address: &ControllerAddress, mut config: ClientConfig) -> Result<Channel> {
+async fn connect(address: &ControllerAddress, config: ClientConfig) -> Result<Channel> {
+    let (who, nothing) = (format!("controller {address}"), Arc::new(|_: &TcpStream| Ok(())));
+    connect_as(&who, &address.0, CONTROLLER_CERTIFICATE_NAME, config, nothing, true).await
+}
+
+/// Connects to whoever has this name in its certificate.
+async fn connect_as(
+    who: &str,
+    address: &str,
+    certificate_name: &str,
+    mut config: ClientConfig,
+    on_socket: SocketHook,
+    pings_while_idle: bool,
+) -> Result<Channel> {
     config.alpn_protocols = vec![b"h2".to_vec()];
     // Each connection shows a certificate that is good at that time.
     config.resumption = Resumption::disabled();
-    let name = ServerName::try_from(CONTROLLER_CERTIFICATE_NAME)
+    let name = ServerName::try_from(certificate_name.to_owned())
         .map_err(|error| Error::engine(error.to_string()))?;
-    let (connector, target) = (TlsConnector::from(Arc::new(config)), address.0.clone());
+    let (connector, target) = (TlsConnector::from(Arc::new(config)), address.to_owned());
     let connect = service_fn(move |_| {
         let (connector, target, name) = (connector.clone(), target.clone(), name.clone());
+        let on_socket = Arc::clone(&on_socket);
         async move {
             let socket = TcpStream::connect(target).await?;
             socket.set_nodelay(true)?;
+            on_socket(&socket)?;
             connector.connect(name, socket).await.map(TokioIo::new)
         }
     });
     // The name is not looked up: the connector knows where to.
-    let endpoint = Endpoint::from_static("http://controller.tessera")
+    let endpoint = Endpoint::from_static("http://member.tessera")
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-        .keep_alive_while_idle(true);
+        .keep_alive_while_idle(pings_while_idle);
     let connecting = endpoint.connect_with_connector(connect);
-    connecting.await.map_err(|error| connect_error(address, &error))
+    connecting.await.map_err(|error| connect_error(who, &error))
 }
 
 /// Why there is no connection, down to the cause.
-fn connect_error(address: &ControllerAddress, error: &tonic::transport::Error) -> Error {
+fn connect_error(who: &str, error: &tonic::transport::Error) -> Error {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {
         cause = inner;
@@ -138,5 +167,5 @@ fn connect_error(address: &ControllerAddress, error: &tonic::transport::Error) -
         }
         () => reason,
     };
-    Error::lost(format!("controller {address}: {reason}"))
+    Error::lost(format!("{who}: {reason}"))
 }

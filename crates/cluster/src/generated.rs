@@ -42,7 +42,7 @@ pub struct NodeCertificate {
 /// What a node says.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeReport {
-    #[prost(oneof = "node_report::Report", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "node_report::Report", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub report: ::core::option::Option<node_report::Report>,
 }
 /// Nested message and enum types in `NodeReport`.
@@ -76,6 +76,9 @@ pub mod node_report {
         /// What its gateway has done, whenever that changes.
         #[prost(message, tag = "9")]
         Traffic(super::TaskTraffics),
+        /// The blocks that others may fetch from it, all of them, whenever one comes.
+        #[prost(message, tag = "10")]
+        Held(super::HeldBlocks),
     }
 }
 /// What does not change while a node runs.
@@ -108,6 +111,9 @@ pub struct NodeDescription {
     /// How far it is from where inputs come from: requests never go back to a lower tier.
     #[prost(uint32, tag = "9")]
     pub tier: u32,
+    /// Where others fetch content from it: host and port.
+    #[prost(string, tag = "10")]
+    pub content_address: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ProbeDescription {
@@ -176,6 +182,12 @@ pub struct UnitProfiles {
 pub struct TaskTraffics {
     #[prost(bytes = "bytes", tag = "1")]
     pub document: ::prost::bytes::Bytes,
+}
+/// Hashes, of 32 bytes each, of blocks that a node has with all of their weights.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeldBlocks {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub hashes: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AssignmentApplied {
@@ -252,7 +264,7 @@ pub struct Assignment {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ContentRequest {
-    /// block or weight.
+    /// block, weight or model.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
     /// Its hash in hexadecimal digits.
@@ -264,11 +276,55 @@ pub struct ContentRequest {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ContentChunk {
-    /// The length of all of it, in the first chunk.
+    /// The length of all of it.
     #[prost(uint64, tag = "1")]
     pub total: u64,
     #[prost(bytes = "bytes", tag = "2")]
     pub bytes: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TreeRequest {
+    /// block, weight or model.
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// Its hash in hexadecimal digits.
+    #[prost(string, tag = "2")]
+    pub hash: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TreeReply {
+    /// The length of all of it.
+    #[prost(uint64, tag = "1")]
+    pub total: u64,
+    /// A hash of 32 bytes for each of its ranges of a mebibyte, which merge to its own.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub ranges: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LocateRequest {
+    /// Hashes of blocks and weights, of 32 bytes each.
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub hashes: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LocateReply {
+    #[prost(message, repeated, tag = "1")]
+    pub holders: ::prost::alloc::vec::Vec<ContentHolder>,
+    /// Where the cluster's object store is; empty where it has none.
+    #[prost(string, tag = "2")]
+    pub object_store: ::prost::alloc::string::String,
+}
+/// A node that has some of what was asked for.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ContentHolder {
+    #[prost(string, tag = "1")]
+    pub node: ::prost::alloc::string::String,
+    /// Host and port.
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// Which of the hashes it has, by their places in the request.
+    #[prost(uint32, repeated, tag = "3")]
+    pub has: ::prost::alloc::vec::Vec<u32>,
 }
 /// Generated client implementations.
 pub mod membership_client {
@@ -890,7 +946,7 @@ pub mod content_client {
     )]
     use tonic::codegen::http::Uri;
     use tonic::codegen::*;
-    /// Content of the cluster's repository, for its nodes.
+    /// Content of repositories, for nodes of the cluster: a controller answers that, and each node.
     #[derive(Debug, Clone)]
     pub struct ContentClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -987,6 +1043,34 @@ pub mod content_client {
             req.extensions_mut().insert(GrpcMethod::new("tessera.cluster.v1.Content", "Fetch"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// What its ranges are checked with.
+        pub async fn tree(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TreeRequest>,
+        ) -> std::result::Result<tonic::Response<super::TreeReply>, tonic::Status> {
+            self.inner.ready().await.map_err(|e| {
+                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
+            })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/tessera.cluster.v1.Content/Tree");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("tessera.cluster.v1.Content", "Tree"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Who else has some content; a controller alone knows.
+        pub async fn locate(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LocateRequest>,
+        ) -> std::result::Result<tonic::Response<super::LocateReply>, tonic::Status> {
+            self.inner.ready().await.map_err(|e| {
+                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
+            })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/tessera.cluster.v1.Content/Locate");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("tessera.cluster.v1.Content", "Locate"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1012,8 +1096,18 @@ pub mod content_server {
             &self,
             request: tonic::Request<super::ContentRequest>,
         ) -> std::result::Result<tonic::Response<Self::FetchStream>, tonic::Status>;
+        /// What its ranges are checked with.
+        async fn tree(
+            &self,
+            request: tonic::Request<super::TreeRequest>,
+        ) -> std::result::Result<tonic::Response<super::TreeReply>, tonic::Status>;
+        /// Who else has some content; a controller alone knows.
+        async fn locate(
+            &self,
+            request: tonic::Request<super::LocateRequest>,
+        ) -> std::result::Result<tonic::Response<super::LocateReply>, tonic::Status>;
     }
-    /// Content of the cluster's repository, for its nodes.
+    /// Content of repositories, for nodes of the cluster: a controller answers that, and each node.
     #[derive(Debug)]
     pub struct ContentServer<T> {
         inner: Arc<T>,
@@ -1122,6 +1216,80 @@ pub mod content_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tessera.cluster.v1.Content/Tree" => {
+                    #[allow(non_camel_case_types)]
+                    struct TreeSvc<T: Content>(pub Arc<T>);
+                    impl<T: Content> tonic::server::UnaryService<super::TreeRequest> for TreeSvc<T> {
+                        type Response = super::TreeReply;
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TreeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move { <T as Content>::tree(&inner, request).await };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TreeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tessera.cluster.v1.Content/Locate" => {
+                    #[allow(non_camel_case_types)]
+                    struct LocateSvc<T: Content>(pub Arc<T>);
+                    impl<T: Content> tonic::server::UnaryService<super::LocateRequest> for LocateSvc<T> {
+                        type Response = super::LocateReply;
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::LocateRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move { <T as Content>::locate(&inner, request).await };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = LocateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

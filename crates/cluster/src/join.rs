@@ -90,13 +90,18 @@ impl JoinedNode {
 
 /// What a controller's refusal means.
 pub(crate) fn status_error(address: &ControllerAddress, status: &tonic::Status) -> Error {
-    let kind = match status.code() {
+    Error::new(status_kind(status), format!("controller {address}: {}", status.message()))
+}
+
+/// What kind of error a refusal is.
+pub(crate) fn status_kind(status: &tonic::Status) -> ErrorKind {
+    match status.code() {
         Code::InvalidArgument | Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Usage,
         Code::AlreadyExists | Code::FailedPrecondition => ErrorKind::Usage,
         Code::NotFound => ErrorKind::NotFound,
+        Code::DataLoss => ErrorKind::Corrupt,
         Code::ResourceExhausted => ErrorKind::Full,
         Code::DeadlineExceeded => ErrorKind::TimedOut,
         _ => ErrorKind::Lost,
-    };
-    Error::new(kind, format!("controller {address}: {}", status.message()))
+    }
 }

@@ -9,6 +9,7 @@
 
 mod assignment;
 mod authority_verifier;
+mod content_connection;
 mod controller_channel;
 mod join;
 mod session;
@@ -21,7 +22,8 @@ pub use assignment::{
     CandidateUnit, LinkTarget, NodeAssignment, PeerAddresses, UnitInstances, read_document,
     write_document,
 };
-pub use controller_channel::ControllerAddress;
+pub use content_connection::{ContentConnection, ContentHolder, FetchedContent, LocatedContent};
+pub use controller_channel::{ControllerAddress, SocketHook};
 pub use join::{JoinedNode, join_cluster};
 pub use session::{ControllerConnection, NodeSession, refusal_of_epoch};
 pub use tessera_probe::LinkEstimate;

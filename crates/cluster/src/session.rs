@@ -7,11 +7,11 @@ use tokio::sync::mpsc;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
+use crate::content_connection::ContentConnection;
 use crate::controller_channel::{ControllerAddress, connect_with_certificate};
 use crate::join::{JoinedNode, status_error};
-use crate::wire::content_client::ContentClient;
 use crate::wire::node_control_client::NodeControlClient;
-use crate::wire::{ContentChunk, ContentRequest, NodeOrder, NodeReport, RenewRequest};
+use crate::wire::{NodeOrder, NodeReport, RenewRequest};
 
 /// Reports that may wait to be sent.
 const REPORT_QUEUE: usize = 256;
@@ -70,16 +70,9 @@ impl ControllerConnection {
         node.with_certificate(renewed.into_inner())
     }
 
-    /// Fetches content from an offset on.
-    pub async fn fetch_content(
-        &self,
-        kind: &str,
-        hash: &str,
-        offset: u64,
-    ) -> Result<Streaming<ContentChunk>> {
-        let request = ContentRequest { kind: kind.to_owned(), hash: hash.to_owned(), offset };
-        let fetched = ContentClient::new(self.channel.clone()).fetch(request).await;
-        Ok(fetched.map_err(|status| status_error(&self.address, &status))?.into_inner())
+    /// Asks it for content.
+    pub fn content(&self) -> ContentConnection {
+        ContentConnection::new(self.channel.clone())
     }
 }
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod concatenate;
+mod content_tree;
 mod device;
 mod dtype;
 mod error;
@@ -19,6 +20,7 @@ mod sync;
 mod tensor;
 
 pub use concatenate::{concatenate_rows, concatenated_shape, join_adjacent};
+pub use content_tree::{ContentTree, RANGE_BYTES, RangeCheck};
 pub use device::Device;
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};

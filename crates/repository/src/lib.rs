@@ -14,10 +14,16 @@
 //! A file appears under its name at once and whole, by a rename. Content never changes, so several
 //! writers can't get into each other's way; whatever is read is checked against its hash first.
 //!
+//! Content that a repository lacks is fetched from whoever has it ([`ContentFetcher`]).
+//!
 //! A model comes from an ONNX file ([`ModelFile`]), which is cut and put here.
 
 #![forbid(unsafe_code)]
 
+mod content_fetch;
+mod content_fetcher;
+mod content_import;
+mod content_source;
 mod content_transfer;
 mod files;
 mod holds;
@@ -27,10 +33,17 @@ mod model_config;
 mod model_description;
 mod model_file;
 mod model_set;
+mod source_meter;
 mod store;
+mod tree_cache;
 pub mod unfinished_files;
 
-pub use content_transfer::{ContentImport, ContentName, ContentRange};
+pub use content_fetcher::ContentFetcher;
+pub use content_import::ContentImport;
+pub use content_source::{
+    ContentPieces, ContentSource, ContentSources, OpenedContent, SourceSpeed,
+};
+pub use content_transfer::{ContentName, ContentRange};
 pub use files::ContentKind;
 pub use holds::{ContentHolder, ContentUse, HeldContent};
 pub use maintenance::{GcReport, RepositoryProblem, RepositoryUsage};
@@ -41,3 +54,4 @@ pub use model_description::{ClassLabels, ModelDescription};
 pub use model_file::{ModelFile, manifest_path, model_name_of, write_manifest};
 pub use model_set::{ModelShapes, NamedFile, name_files};
 pub use store::{ModelEntry, Repository, check_model_name};
+pub use tree_cache::TreeCache;

@@ -50,6 +50,16 @@ impl ModelDescription {
         Ok(description)
     }
 
+    /// As it is kept.
+    pub fn to_json(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec_pretty(self).map_err(|error| Error::invalid(error.to_string()))
+    }
+
+    /// From what was kept.
+    pub fn from_json(text: &[u8]) -> Result<Self> {
+        serde_json::from_slice(text).map_err(|error| Error::corrupt(error.to_string()))
+    }
+
     /// What a configuration says; `read_file` reads the files of labels that it names.
     pub fn from_config(
         config: &ModelConfigFile,

@@ -106,6 +106,18 @@ impl Repository {
         Ok(hash)
     }
 
+    /// Has a name mean the model of this hash, whose record and blocks are here, in place of the one
+    /// that had it.
+    pub fn put_name(&self, name: &str, model: ContentHash) -> Result<()> {
+        check_model_name(name)?;
+        let _writing = self.lock_to_write()?;
+        for block in self.read_graph(model)?.distinct_blocks() {
+            self.read_block(block)
+                .map_err(|error| error.with_context(format!("model \"{name}\"")))?;
+        }
+        files::write_atomically(&self.root, &self.name_path(name), format!("{model}\n").as_bytes())
+    }
+
     /// Keeps what is known of a model beside its content, in place of what was.
     pub fn put_description(&self, name: &str, description: &ModelDescription) -> Result<()> {
         check_model_name(name)?;
@@ -119,8 +131,8 @@ impl Repository {
                 _ => Ok(()),
             };
         }
-        let text = serde_json::to_vec_pretty(description)
-            .map_err(|error| Error::invalid(format!("model \"{name}\": {error}")))?;
+        let text = description.to_json();
+        let text = text.map_err(|error| error.with_context(format!("model \"{name}\"")))?;
         files::write_atomically(&self.root, &path, &text)
     }
 
@@ -129,8 +141,8 @@ impl Repository {
         check_model_name(name)?;
         let path = self.description_path(name);
         match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text)
-                .map_err(|error| Error::corrupt(format!("{}: {error}", path.display()))),
+            Ok(text) => ModelDescription::from_json(&text)
+                .map_err(|error| error.with_context(path.display().to_string())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 Ok(ModelDescription::default())
             }
@@ -177,7 +189,7 @@ impl Repository {
     }
 
     /// The graph of blocks of this hash.
-    pub(crate) fn read_graph(&self, hash: ContentHash) -> Result<BlockGraph> {
+    pub fn read_graph(&self, hash: ContentHash) -> Result<BlockGraph> {
         let bytes = self.read_checked(ContentKind::Model, hash)?;
         let graph: BlockGraph = serde_json::from_slice(&bytes)
             .map_err(|error| Error::invalid(format!("model {}: {error}", hash.short_hex())))?;
@@ -190,7 +202,9 @@ impl Repository {
         Ok(graph)
     }
 
-    fn model_hash(&self, name: &str) -> Result<ContentHash> {
+    /// The hash of the model of this name.
+    pub fn model_hash(&self, name: &str) -> Result<ContentHash> {
+        check_model_name(name)?;
         let path = self.name_path(name);
         let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => self.unknown_model(name),

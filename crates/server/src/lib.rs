@@ -40,6 +40,7 @@ mod listeners;
 mod model_files;
 mod node;
 mod reloading;
+mod repository_content;
 mod request_guard;
 mod runtime;
 mod shutdown;

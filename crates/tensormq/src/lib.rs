@@ -61,6 +61,6 @@ pub use transport::id::Transport;
 pub use transport::network::tcp_info::ConnectionTraffic;
 pub use transport::tcp::identity_pem::IdentityPem;
 pub use transport::tcp::peer_verifier::certificate_names;
-pub use transport::tcp::tls_identity::TlsIdentity;
+pub use transport::tcp::tls_identity::{TlsIdentity, WatchedSocket};
 pub use transport::zeromq::curve_keys::CurveKeys;
 pub use wait::{Deadline, Wait};

@@ -1,9 +1,12 @@
 //! Blocks that a node lacks: how much is fetched, and how much again.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
 use serde_json::json;
 use tessera_command::HttpMethod;
 use tessera_core::{Error, Result};
-use tessera_lab::{LinkShape, LinkTraffic};
+use tessera_lab::{LabHost, LinkShape, LinkTraffic};
 use tessera_zoo::{Architecture, Recipe, SharedStages};
 
 use super::lab_cluster::{LabCluster, LabNode, ask_at, wait_until};
@@ -14,7 +17,7 @@ use crate::zoo_file;
 
 pub(super) const BLOCKS: Experiment = Experiment {
     name: "blocks",
-    about: "ResNet-152 is fetched, then a sibling; again with a kill on the way; with a flipped bit",
+    about: "ResNet-152 is fetched, then a sibling, also from a peer; with a kill; with flipped bits",
     make: fetch_blocks,
 };
 
@@ -42,9 +45,33 @@ fn fetch_blocks(_: &BenchCluster) -> Result<Vec<Finding>> {
         Finding::at_most("the same for a sibling", fetched / missing, 1.01, "×")
             .with_detail(format!("{:.0} of its {:.0} MB missing", missing / 1e6, second / 1e6)),
     );
+    let peer = cluster.add_node("peer", &["--engine", "rten"])?;
+    findings.extend(fetch_from_peer(&cluster, &node, &peer, second)?);
     findings.push(fetch_with_kill(&mut cluster, &mut node, ratio)?);
     findings.push(fetch_flipped_bit(&cluster)?);
+    findings.push(fetch_from_damaged_peer(&cluster, &peer)?);
     Ok(findings)
+}
+
+/// Has the sibling run at another node, too.
+fn fetch_from_peer(
+    cluster: &LabCluster,
+    node: &LabNode,
+    peer: &LabNode,
+    missing: f64,
+) -> Result<[Finding; 2]> {
+    let between = || link_bytes(cluster, &node.host, &peer.host);
+    let before = (sent_bytes(cluster, peer), between());
+    cluster.put_task("m1-too", &json!({ "model": "m1", "node": "peer" }))?;
+    let from_controller = sent_bytes(cluster, peer) - before.0;
+    let from_peer = between() - before.1;
+    let all = (from_controller + from_peer) / missing;
+    Ok([
+        Finding::at_most("the same for a node that has a peer", all, 1.01, "×")
+            .with_detail(format!("{:.0} MB missing", missing / 1e6)),
+        Finding::at_most("of that from the controller", from_controller / missing, 0.01, "×")
+            .with_detail(format!("{:.1} MB, and the rest from its peer", from_controller / 1e6)),
+    ])
 }
 
 /// Cuts and stores a model; returns the bytes of its blocks and weights.
@@ -66,7 +93,7 @@ fn missing_bytes(cluster: &LabCluster, all: f64) -> Result<f64> {
     Ok((used - at_node).min(all))
 }
 
-fn folder_bytes(folder: &std::path::Path) -> Result<u64> {
+fn folder_bytes(folder: &Path) -> Result<u64> {
     let fail = |error: std::io::Error| Error::from_io(folder.display(), &error);
     let mut bytes = 0;
     for entry in std::fs::read_dir(folder).map_err(fail)? {
@@ -84,9 +111,13 @@ fn fetch_task(cluster: &LabCluster, node: &LabNode, task: &str) -> Result<f64> {
     Ok(sent_bytes(cluster, node) - before)
 }
 
+/// Bytes that the controller has sent to a node.
 fn sent_bytes(cluster: &LabCluster, node: &LabNode) -> f64 {
-    let LinkTraffic { bytes, packets, .. } =
-        cluster.lab.traffic(&cluster.controller_host, &node.host);
+    link_bytes(cluster, &cluster.controller_host, &node.host)
+}
+
+fn link_bytes(cluster: &LabCluster, from: &LabHost, to: &LabHost) -> f64 {
+    let LinkTraffic { bytes, packets, .. } = cluster.lab.traffic(from, to);
     (bytes - packets * PACKET_HEADER_BYTES) as f64
 }
 
@@ -126,33 +157,67 @@ fn fetch_flipped_bit(cluster: &LabCluster) -> Result<Finding> {
     let weights = cluster.repository().join("weights");
     let before = list_files(&weights)?;
     store_model(cluster, 3, None)?;
-    let new = list_files(&weights)?.into_iter().find(|file| !before.contains(file));
-    let file = new.ok_or_else(|| Error::engine("a model without weights of its own"))?;
-    let fail = |error: std::io::Error| Error::from_io(file.display(), &error);
-    let whole = std::fs::read(&file).map_err(fail)?;
-    let write = |bytes: &[u8]| -> Result<()> {
-        // Content is not written to again, so that it is put there anew.
-        std::fs::remove_file(&file).and_then(|()| std::fs::write(&file, bytes)).map_err(fail)
-    };
-    let mut flipped = whole.clone();
-    if let Some(byte) = flipped.last_mut() {
-        *byte ^= 1;
-    }
-    write(&flipped)?;
+    let file = largest_of(list_files(&weights)?.difference(&before))?;
+    let whole = flip_last_bit(&file)?;
     let task = json!({ "model": "m3", "node": "node" });
     let refused = cluster.put_task("m3", &task);
     let said = refused.err().map_or_else(String::new, |error| error.to_string());
     let is_noticed = said.contains("cut short or altered");
-    write(&whole)?;
+    replace_file(&file, &whole)?;
     cluster.put_task("m3", &task)?;
     let said: String = said.chars().take(80).collect();
     Ok(Finding::exactly("a flipped bit is refused", usize::from(is_noticed), 1).with_detail(said))
 }
 
+/// Flips a bit of what a peer has; returns what the controller had to send for it.
+fn fetch_from_damaged_peer(cluster: &LabCluster, peer: &LabNode) -> Result<Finding> {
+    let weights = cluster.path().join("node").join("weights");
+    let before = list_files(&weights)?;
+    store_model(cluster, 4, None)?;
+    cluster.put_task("m4", &json!({ "model": "m4", "node": "node" }))?;
+    let file = largest_of(list_files(&weights)?.difference(&before))?;
+    flip_last_bit(&file)?;
+    let before = sent_bytes(cluster, peer);
+    // What it runs it has checked once more.
+    cluster.put_task("m4-too", &json!({ "model": "m4", "node": "peer" }))?;
+    let sent = (sent_bytes(cluster, peer) - before) / MEBIBYTE;
+    let length = std::fs::metadata(&file).map_or(0, |found| found.len()) as f64 / MEBIBYTE;
+    Ok(Finding::at_most(
+        "mebibytes from the controller for a flipped bit at a peer",
+        sent,
+        3.0,
+        "×",
+    )
+    .with_detail(format!("in a weight of {length:.0}; the range, and one that proves it")))
+}
+
+fn largest_of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<PathBuf> {
+    let largest = files.max_by_key(|file| std::fs::metadata(file).map_or(0, |found| found.len()));
+    largest.cloned().ok_or_else(|| Error::engine("a model without weights of its own"))
+}
+
+/// Flips a bit at the end of a file; returns what was in it.
+fn flip_last_bit(file: &Path) -> Result<Vec<u8>> {
+    let whole = std::fs::read(file).map_err(|error| Error::from_io(file.display(), &error))?;
+    let mut flipped = whole.clone();
+    if let Some(byte) = flipped.last_mut() {
+        *byte ^= 1;
+    }
+    replace_file(file, &flipped)?;
+    Ok(whole)
+}
+
+/// Content is not written to again, so that it is put there anew.
+fn replace_file(file: &Path, bytes: &[u8]) -> Result<()> {
+    std::fs::remove_file(file)
+        .and_then(|()| std::fs::write(file, bytes))
+        .map_err(|error| Error::from_io(file.display(), &error))
+}
+
 /// The files below a folder.
-fn list_files(folder: &std::path::Path) -> Result<std::collections::BTreeSet<std::path::PathBuf>> {
+fn list_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     let fail = |error: std::io::Error| Error::from_io(folder.display(), &error);
-    let mut found = std::collections::BTreeSet::new();
+    let mut found = BTreeSet::new();
     for entry in std::fs::read_dir(folder).map_err(fail)? {
         let path = entry.map_err(fail)?.path();
         if path.is_dir() {

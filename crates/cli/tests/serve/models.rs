@@ -45,6 +45,26 @@ pub(crate) fn layers(seeds: &[usize]) -> ModelProto {
     graph.build_model()
 }
 
+/// `y = x · w` with a weight of 4 MiB.
+pub(crate) fn wide() -> ModelProto {
+    let mut graph = GraphBuilder::new("wide");
+    let x = graph.add_input("x", DType::F32, rows_of(1024));
+    let w = graph.add_weight("w", &[1024, 1024], numbers(1 << 20, 1));
+    graph.add_node_into("product", "MatMul", &[&x, &w], &["y"], []);
+    graph.add_typed_output("y", DType::F32, rows_of(1024));
+    graph.build_model()
+}
+
+/// What it computes.
+pub(crate) fn wide_output(row: &[f32]) -> Vec<f64> {
+    let weight = numbers(1 << 20, 1);
+    let column = |column: usize| {
+        let products = row.iter().zip(weight[column..].iter().step_by(1024));
+        products.map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
+    };
+    (0..1024).map(column).collect()
+}
+
 /// `y = x · w`.
 pub(crate) fn product(seed: usize) -> ModelProto {
     let mut graph = GraphBuilder::new("product");

@@ -123,9 +123,22 @@ impl SiteInner {
     /// Waits until what is new takes requests; an error where it can't.
     async fn wait_for_units(&self, found: &DeploymentChange, most: Duration) -> Result<()> {
         let waited: Vec<&Arc<Unit>> = found.new_units.iter().chain(&found.changed_units).collect();
+        let asked: HashMap<String, u64> = self.nodes.read(|nodes| {
+            nodes.iter().map(|(name, node)| (name.clone(), node.last_number())).collect()
+        });
+        // What a node said before it knew of the change is about units of before.
+        let has_heard = |unit: &Unit, nodes: &BTreeMap<String, KnownNode>| {
+            let name = unit.settings.node.as_deref().unwrap_or_default();
+            let number = asked.get(name).copied().unwrap_or_default();
+            nodes.get(name).is_none_or(|node| !node.is_attached() || node.applied >= number)
+        };
         let look = |nodes: &BTreeMap<String, KnownNode>| {
             let mut is_complete = true;
             for unit in &waited {
+                if !has_heard(unit, nodes) {
+                    is_complete = false;
+                    continue;
+                }
                 match unit_readiness(unit, nodes) {
                     Ok(is_up) => is_complete &= is_up,
                     Err(error) => return Some(Err(error)),

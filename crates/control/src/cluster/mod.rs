@@ -20,6 +20,8 @@ mod admin;
 mod assignments;
 mod carrying_out;
 mod cluster_site;
+mod content_directory;
+mod content_service;
 mod kept_placement;
 mod move_gate;
 mod node_table;
@@ -35,7 +37,8 @@ mod task_blocks;
 
 pub use admin::{ClusterAdmin, TokenStatus};
 pub use cluster_site::{ClusterSite, ClusterSiteParts};
+pub use content_service::{ContentSlice, ServedContent, content_router};
 pub use node_table::{NodeStatus, NodeTable};
 pub use placement_choice::PlacementChoice;
 pub use plan_status::{ClusterPlanStatus, LinkStatus, MoveStatus, TaskPlanStatus};
-pub use services::{ContentReader, ContentSlice, cluster_services};
+pub use services::{ContentReader, cluster_services};

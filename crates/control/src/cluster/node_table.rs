@@ -1,14 +1,14 @@
 //! The nodes of a cluster: what they report, and what they were sent.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::Serialize;
 use tessera_cluster::wire::{Assignment, NodeDescription, NodeOrder, NodeState, Ping, node_order};
 use tessera_cluster::{LinkEstimate, TaskTraffic, UnitProfile, UnitReport};
-use tessera_core::{Error, Result, lock};
+use tessera_core::{ContentHash, Error, Result, lock};
 use tessera_deploy::UnitId;
 use tokio::sync::{mpsc, watch};
 
@@ -107,6 +107,8 @@ pub(crate) struct KnownNode {
     pub(crate) units: HashMap<UnitId, UnitReport>,
     /// The links from it.
     pub(crate) links: Vec<LinkEstimate>,
+    /// Blocks that others may fetch from it.
+    pub(crate) held_blocks: Arc<HashSet<ContentHash>>,
     /// How long units take that could run there.
     pub(crate) profiles: HashMap<UnitId, UnitProfile>,
     /// What its gateway has done, by task.
@@ -319,6 +321,7 @@ impl NodeTable {
             node_state: NodeState::default(),
             units: HashMap::new(),
             links: Vec::new(),
+            held_blocks: Arc::default(),
             profiles: HashMap::new(),
             traffic: HashMap::new(),
             rates: HashMap::new(),
@@ -384,6 +387,7 @@ impl NodeTable {
             if node.description.run_id != description.run_id {
                 node.units.clear();
                 node.links.clear();
+                node.held_blocks = Arc::default();
                 node.traffic.clear();
                 node.rates.clear();
                 node.recent_answers.clear();

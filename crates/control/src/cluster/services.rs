@@ -11,46 +11,37 @@ use tessera_cluster::wire::content_server::{Content, ContentServer};
 use tessera_cluster::wire::membership_server::{Membership, MembershipServer};
 use tessera_cluster::wire::node_control_server::{NodeControl, NodeControlServer};
 use tessera_cluster::wire::{
-    ContentChunk, ContentRequest, JoinReply, JoinRequest, NodeCertificate, NodeOrder, NodeReport,
-    RenewRequest, node_report,
+    ContentRequest, JoinReply, JoinRequest, LocateReply, LocateRequest, NodeCertificate, NodeOrder,
+    NodeReport, RenewRequest, TreeReply, TreeRequest, node_report,
 };
 use tessera_cluster::{PeerNames, UnitProfile, read_document, refusal_of_epoch};
-use tessera_core::{ContentHash, Error, ErrorKind, Result};
+use tessera_core::{ContentHash, Error, Result};
 use tessera_identity::{JoinSecret, NodeName, SignedCertificate};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::content_directory::ContentDirectory;
+use super::content_service::{
+    FetchStream, ServedContent, refusal, run_for_node, send_content, send_tree,
+};
 use super::node_table::{NodeTable, SessionId, read_unit_reports, removed_nodes_order};
 use crate::members::MemberRegistry;
-use crate::run_apart::run_blocking;
 
-/// Bytes of a chunk of content: what is lost at most when a node dies meanwhile.
-const CHUNK_BYTES: usize = 256 << 10;
 /// Largest report of a node.
 const LARGEST_REPORT: usize = 64 << 20;
 
-/// A part of some content.
-#[derive(Clone, Debug)]
-pub struct ContentSlice {
-    /// The length of all of it.
-    pub total: u64,
-    /// What is there from the offset on, as much as was asked for or less.
-    pub bytes: Bytes,
-}
-
-/// Reads content of the cluster's repository; called where waiting for a disk does no harm.
-pub trait ContentReader: Send + Sync + 'static {
-    /// At most so many bytes of some content, from an offset on.
-    fn read_content(
-        &self,
-        kind: &str,
-        hash: ContentHash,
-        offset: u64,
-        most: usize,
-    ) -> Result<ContentSlice>;
-
+/// The content of a cluster, and what is known of it; called where waiting for a disk does no harm.
+pub trait ContentReader: ServedContent {
     /// Bytes of a block's weights.
     fn weight_bytes(&self, block: ContentHash) -> Result<u64>;
+
+    /// The hashes of a block's weights.
+    fn block_weights(&self, block: ContentHash) -> Result<Vec<ContentHash>>;
+
+    /// Where the cluster's object store is, where it has one.
+    fn object_store(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The services of a controller, to be answered where [`PeerNames`] says who asks.
@@ -59,7 +50,8 @@ pub fn cluster_services(
     nodes: Arc<NodeTable>,
     content: Arc<dyn ContentReader>,
 ) -> Router {
-    let service = Arc::new(ControllerService { members, nodes, content });
+    let directory = Arc::new(ContentDirectory::new(Arc::clone(&nodes), Arc::clone(&content)));
+    let service = Arc::new(ControllerService { members, nodes, content, directory });
     let control =
         NodeControlServer::from_arc(Arc::clone(&service)).max_decoding_message_size(LARGEST_REPORT);
     Routes::new(MembershipServer::from_arc(Arc::clone(&service)))
@@ -72,6 +64,7 @@ struct ControllerService {
     members: Arc<MemberRegistry>,
     nodes: Arc<NodeTable>,
     content: Arc<dyn ContentReader>,
+    directory: Arc<ContentDirectory>,
 }
 
 impl ControllerService {
@@ -96,28 +89,6 @@ impl ControllerService {
             certificate: signed.certificate_pem,
             authority: self.members.authority().certificate_pem().to_owned(),
             expires: expires.as_secs(),
-        }
-    }
-}
-
-/// Does what may wait for a disk, for a node.
-async fn run_for_node<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T, Status> {
-    run_blocking(work).await.map_err(|error| refusal(&error))
-}
-
-/// How an error is said over gRPC.
-fn refusal(error: &Error) -> Status {
-    let message = error.to_string();
-    match error.kind() {
-        ErrorKind::Usage => Status::permission_denied(message),
-        ErrorKind::Invalid => Status::invalid_argument(message),
-        ErrorKind::NotFound => Status::not_found(message),
-        ErrorKind::Full => Status::resource_exhausted(message),
-        _ => {
-            tracing::error!(%error, "a node's request failed");
-            Status::internal(message)
         }
     }
 }
@@ -252,6 +223,18 @@ async fn take_reports(
                 });
                 false
             }
+            node_report::Report::Held(held) => {
+                match read_hashes(&held.hashes) {
+                    Ok(blocks) => {
+                        let blocks = Arc::new(blocks.into_iter().collect());
+                        nodes.update(name, session, |node| node.held_blocks = blocks);
+                    }
+                    Err(error) => {
+                        tracing::error!(node = name, %error, "a report is not understood");
+                    }
+                }
+                false
+            }
             node_report::Report::Applied(applied) => {
                 nodes.update(name, session, |node| {
                     node.applied = node.applied.max(applied.number);
@@ -275,29 +258,42 @@ async fn take_reports(
 
 #[tonic::async_trait]
 impl Content for ControllerService {
-    type FetchStream = Pin<Box<dyn Stream<Item = Result<ContentChunk, Status>> + Send>>;
+    type FetchStream = FetchStream;
 
     async fn fetch(
         &self,
         request: Request<ContentRequest>,
     ) -> Result<Response<Self::FetchStream>, Status> {
         self.asking_node(&request)?;
-        let ContentRequest { kind, hash, offset } = request.into_inner();
-        let hash: ContentHash = hash
-            .parse()
-            .map_err(|_| Status::invalid_argument(format!("\"{hash}\" is no hash of content")))?;
-        let content = Arc::clone(&self.content);
-        let chunks = stream::try_unfold(Some(offset), move |offset| {
-            let (content, kind) = (Arc::clone(&content), kind.clone());
-            async move {
-                let Some(offset) = offset else { return Ok(None) };
-                let read = move || content.read_content(&kind, hash, offset, CHUNK_BYTES);
-                let ContentSlice { total, bytes } = run_for_node(read).await?;
-                let end = offset + bytes.len() as u64;
-                let next = (end < total && !bytes.is_empty()).then_some(end);
-                Ok(Some((ContentChunk { total, bytes }, next)))
-            }
-        });
-        Ok(Response::new(Box::pin(chunks)))
+        send_content(Arc::clone(&self.content) as Arc<_>, request.into_inner())
     }
+
+    async fn tree(&self, request: Request<TreeRequest>) -> Result<Response<TreeReply>, Status> {
+        self.asking_node(&request)?;
+        send_tree(Arc::clone(&self.content) as Arc<_>, request.into_inner()).await
+    }
+
+    async fn locate(
+        &self,
+        request: Request<LocateRequest>,
+    ) -> Result<Response<LocateReply>, Status> {
+        let asking = self.asking_node(&request)?.to_string();
+        let wanted = read_hashes(&request.into_inner().hashes);
+        let wanted = wanted.map_err(|error| refusal(&error))?;
+        let directory = Arc::clone(&self.directory);
+        let holders = run_for_node(move || Ok(directory.locate(&asking, &wanted))).await?;
+        let object_store = self.content.object_store().unwrap_or_default();
+        Ok(Response::new(LocateReply { holders, object_store }))
+    }
+}
+
+/// Hashes as they are sent.
+fn read_hashes(sent: &[Bytes]) -> Result<Vec<ContentHash>> {
+    let read = |bytes: &Bytes| {
+        let bytes: [u8; 32] = bytes[..]
+            .try_into()
+            .map_err(|_| Error::invalid(format!("a hash of {} bytes, expected 32", bytes.len())))?;
+        Ok(ContentHash::from_bytes(bytes))
+    };
+    sent.iter().map(read).collect()
 }

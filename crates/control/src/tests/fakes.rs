@@ -336,7 +336,7 @@ impl Setup {
 /// The content of a cluster that has none.
 struct NoContent;
 
-impl crate::ContentReader for NoContent {
+impl crate::ServedContent for NoContent {
     fn read_content(
         &self,
         _: &str,
@@ -347,7 +347,17 @@ impl crate::ContentReader for NoContent {
         Err(Error::not_found("there is no content"))
     }
 
+    fn content_tree(&self, _: &str, _: ContentHash) -> Result<Arc<tessera_core::ContentTree>> {
+        Err(Error::not_found("there is no content"))
+    }
+}
+
+impl crate::ContentReader for NoContent {
     fn weight_bytes(&self, _: ContentHash) -> Result<u64> {
+        Err(Error::not_found("there is no content"))
+    }
+
+    fn block_weights(&self, _: ContentHash) -> Result<Vec<ContentHash>> {
         Err(Error::not_found("there is no content"))
     }
 }

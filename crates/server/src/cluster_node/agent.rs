@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use tessera_cluster::wire::{
-    AssignmentApplied, AssignmentDrained, LinkReports, NodeDescription, NodeOrder, NodeReport,
-    NodeState, Pong, TaskTraffics, UnitProfiles, UnitReports, node_order, node_report,
+    AssignmentApplied, AssignmentDrained, HeldBlocks, LinkReports, NodeDescription, NodeOrder,
+    NodeReport, NodeState, Pong, TaskTraffics, UnitProfiles, UnitReports, node_order, node_report,
 };
 use tessera_cluster::{
     ControllerAddress, ControllerConnection, JoinedNode, NodeAssignment, NodeSession,
@@ -186,7 +187,7 @@ async fn report_for(
 ) -> Result<()> {
     send_report(&reports, node_report::Report::Description(description)).await?;
     let mut idle = IdleCores::default();
-    let mut last_units = None;
+    let (mut last_units, mut last_held) = (None, None);
     let (mut applied, mut drained) = (0, 0);
     let mut ticks = tokio::time::interval(STATE_INTERVAL);
     let mut link_ticks = tokio::time::interval(LINK_INTERVAL);
@@ -223,6 +224,18 @@ async fn report_for(
             send_report(&reports, report).await?;
             last_profiles = Some(profiles);
         }
+        let held = workload.candidates.held_blocks();
+        if last_held.as_ref() != Some(&held) {
+            let hashes = held.iter().map(|hash| Bytes::copy_from_slice(hash.as_bytes()));
+            let report = node_report::Report::Held(HeldBlocks { hashes: hashes.collect() });
+            send_report(&reports, report).await?;
+            last_held = Some(held);
+        }
+        // First of all what was carried out: what is said of units after it is about those.
+        let (now_applied, now_drained) = {
+            let state = lock(&workload.state);
+            (state.applied, state.drained)
+        };
         let units = workload.unit_reports();
         if last_units.as_ref() != Some(&units) {
             let document = write_document(&units)?;
@@ -230,10 +243,6 @@ async fn report_for(
             send_report(&reports, report).await?;
             last_units = Some(units);
         }
-        let (now_applied, now_drained) = {
-            let state = lock(&workload.state);
-            (state.applied, state.drained)
-        };
         if now_applied != applied {
             applied = now_applied;
             let report = AssignmentApplied { number: applied };

@@ -1,7 +1,7 @@
 //! Units that could run at a node: it finds out how long each takes, and has their weights at hand
 //! where it is to.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tessera_deploy::{Unit, UnitId};
 use tessera_repository::Repository;
 use tokio::sync::Notify;
 
-use super::agent::{ControllerLink, available_storage};
+use super::agent::available_storage;
 use super::content_fetch::{fetch_blocks, fetch_unit};
 use super::workload::NodeWorkload;
 use crate::host_memory::available_memory_bytes;
@@ -54,6 +54,16 @@ impl Candidates {
     pub(super) fn set_wanted(&self, wanted: Vec<CandidateUnit>) {
         lock(&self.state).wanted = wanted;
         self.changed.notify_one();
+    }
+
+    /// These blocks are there with their weights.
+    pub(super) fn note_blocks(&self, blocks: Vec<ContentHash>) {
+        lock(&self.state).at_hand.extend(blocks);
+    }
+
+    /// The blocks that are there with their weights.
+    pub(super) fn held_blocks(&self) -> BTreeSet<ContentHash> {
+        lock(&self.state).at_hand.iter().copied().collect()
     }
 
     /// The weights of a unit are there.
@@ -110,13 +120,13 @@ impl Candidates {
 }
 
 /// Tries and fetches candidates whenever there are new ones, for as long as there is a workload.
-pub(super) fn keep_candidates(workload: &Arc<NodeWorkload>, link: Arc<ControllerLink>) {
+pub(super) fn keep_candidates(workload: &Arc<NodeWorkload>) {
     let weak = Arc::downgrade(workload);
     tokio::spawn(async move {
         while let Some(workload) = weak.upgrade() {
             match workload.candidates.next_work() {
                 Some(work) => {
-                    if let Err(error) = do_work(&workload, &work, &link).await {
+                    if let Err(error) = do_work(&workload, &work).await {
                         tracing::debug!(%error, "a candidate is not at hand yet");
                         drop(workload);
                         tokio::time::sleep(RETRY_PAUSE).await;
@@ -169,21 +179,16 @@ fn check_storage(workload: &NodeWorkload, unit: &Unit) -> Result<()> {
 }
 
 /// Does it; an error where it is worth trying again.
-async fn do_work(
-    workload: &Arc<NodeWorkload>,
-    work: &CandidateWork,
-    link: &ControllerLink,
-) -> Result<()> {
-    let connection = link.current();
+async fn do_work(workload: &Arc<NodeWorkload>, work: &CandidateWork) -> Result<()> {
     match work {
         CandidateWork::Prefetch(unit) => {
             check_storage(workload, unit)?;
-            fetch_unit(workload, unit, connection.as_ref()).await?;
+            fetch_unit(workload, unit).await?;
             workload.candidates.note_at_hand(unit);
             workload.report_due.notify_one();
         }
         CandidateWork::Profile(unit) => {
-            fetch_blocks(workload, unit, connection.as_ref()).await?;
+            fetch_blocks(workload, unit).await?;
             let (profiling, tried) = (Arc::clone(workload), unit.clone());
             let tried = move || {
                 check_memory(&profiling, &tried)?;

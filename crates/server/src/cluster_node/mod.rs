@@ -5,7 +5,11 @@ mod agent;
 mod assignment_file;
 mod candidates;
 mod content_fetch;
+mod content_peers;
+mod content_port;
+mod content_supply;
 mod gateway_service;
+mod grpc_source;
 mod identity_file;
 mod link_watch;
 #[cfg(test)]
@@ -23,14 +27,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use tessera_cluster::wire::{GatewayDescription, NodeDescription, ProbeDescription};
 use tessera_cluster::{ControllerAddress, JoinedNode, join_cluster, write_document};
+use tessera_control::content_router;
 use tessera_core::{Error, Result};
 use tessera_gateway::{IsReady, health_router};
 use tessera_identity::{JoinToken, NodeName};
 use tessera_node::NodeEvent;
 use tessera_probe::LinkProber;
-use tessera_repository::Repository;
+use tessera_repository::{ContentFetcher, Repository};
 use tessera_telemetry::{RequestObserver, TakeSample};
 use tessera_tensormq::TlsIdentity;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -40,6 +46,7 @@ use crate::gateway::{BoundGateway, DispatchConfig, DispatchPart, GatewayConfig};
 use crate::host_memory::host_memory_bytes;
 use crate::listeners::{ListenSetting, PortContext, RunningListener, close_listeners};
 use crate::node::NodeConfig;
+use crate::repository_content::RepositoryContent;
 use crate::shutdown::{ShutdownSignal, ShutdownTrigger, shutdown_channel};
 use crate::state_folder::{create_state_folder, state_folder};
 use crate::telemetry::{TelemetryConfig, serve_telemetry};
@@ -47,6 +54,9 @@ use crate::transport::{NetworkConfig, TransportConfig, TransportPart};
 use agent::{ControllerLink, NodeAgent, drain_tables};
 use assignment_file::AssignmentFile;
 use candidates::{Candidates, keep_candidates};
+use content_peers::ContentPeers;
+use content_port::ContentPort;
+use content_supply::ContentSupply;
 use gateway_service::ClusterService;
 use identity_file::IdentityFile;
 use link_watch::watch_links;
@@ -178,7 +188,10 @@ impl ClusterNodeConfig {
             )?),
         };
         let (draining, tables) = mpsc::unbounded_channel();
-        let workload = self.build_workload(&folder, tls, &transport, dispatch, draining)?;
+        let link = Arc::<ControllerLink>::default();
+        let supply = self.build_supply(&tls, &link)?;
+        let workload =
+            self.build_workload(&folder, tls.clone(), &transport, dispatch, draining, supply)?;
         tokio::spawn(drain_tables(Arc::downgrade(&workload), tables));
         let status = ClusterNodeStatus {
             name: identity.name.to_string(),
@@ -190,9 +203,13 @@ impl ClusterNodeConfig {
             engine: workload.node.engine_name(),
             cores: workload.cores.get(),
         };
-        let description = self.describe_node(&status, &workload)?;
+        let content_port = ContentPort::bind(self.address).await?;
+        let description = self.describe_node(&status, &workload, content_port.port())?;
         let (closing, closed) = shutdown_channel();
         let audit = Arc::new(AuditTrail::open(&state_folder(&self.repository))?);
+        let content = Arc::new(RepositoryContent::new(self.repository.clone()));
+        let content =
+            content_port.serve_router(content_router(content), tls.clone(), closed.clone());
         let context = PortContext { access, audit, closed };
         let sampled = Arc::clone(&workload);
         let sample: TakeSample = Arc::new(move || sampled.take_sample());
@@ -201,8 +218,9 @@ impl ClusterNodeConfig {
             let is_accepting = |part: &DispatchPart| part.dispatcher.is_accepting();
             assigned.load(Ordering::Acquire) && probed.dispatch.as_ref().is_none_or(is_accepting)
         });
-        let mut running =
-            vec![serve_telemetry(&telemetry, sample, health_router(is_ready), metrics, &context)];
+        let metrics =
+            serve_telemetry(&telemetry, sample, health_router(is_ready), metrics, &context);
+        let mut running = vec![metrics, content];
         if let (Some(gateway), Some(dispatch)) = (gateway, &workload.dispatch) {
             let service = ClusterService {
                 dispatcher: dispatch.dispatcher.clone(),
@@ -213,9 +231,8 @@ impl ClusterNodeConfig {
         let restoring = Arc::clone(&workload);
         let restored = tokio::task::spawn_blocking(move || restoring.restore()).await;
         restored.map_err(|error| Error::engine(error.to_string()))?;
-        let link = Arc::<ControllerLink>::default();
-        keep_units(&workload, Arc::clone(&link));
-        keep_candidates(&workload, Arc::clone(&link));
+        keep_units(&workload);
+        keep_candidates(&workload);
         watch_links(&workload);
         let agent = Arc::new(NodeAgent {
             controllers: self.controllers,
@@ -282,6 +299,24 @@ impl ClusterNodeConfig {
         DispatchConfig { cores, reply_inbox }.build(transport, observer)
     }
 
+    /// What fetches content, and what it knows the links to others by.
+    fn build_supply(
+        &self,
+        tls: &TlsIdentity,
+        link: &Arc<ControllerLink>,
+    ) -> Result<(Arc<ContentSupply>, Arc<LinkProber>)> {
+        let prober = Arc::new(LinkProber::start(self.address)?);
+        let runtime = Handle::current();
+        let supply = ContentSupply {
+            repository: self.repository.clone(),
+            fetcher: ContentFetcher::default(),
+            link: Arc::clone(link),
+            peers: ContentPeers::new(tls.clone(), Arc::clone(&prober), runtime.clone()),
+            runtime,
+        };
+        Ok((Arc::new(supply), prober))
+    }
+
     fn build_workload(
         &self,
         folder: &Path,
@@ -289,6 +324,7 @@ impl ClusterNodeConfig {
         transport: &TransportPart,
         dispatch: Option<DispatchPart>,
         draining: mpsc::UnboundedSender<workload::DrainingTable>,
+        (content, prober): (Arc<ContentSupply>, Arc<LinkProber>),
     ) -> Result<Arc<NodeWorkload>> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let config = NodeConfig {
@@ -321,8 +357,8 @@ impl ClusterNodeConfig {
             units_changed: Notify::new(),
             report_due: Notify::new(),
             draining,
-            fetching: tokio::sync::Mutex::default(),
-            prober: LinkProber::start(self.address)?,
+            content,
+            prober,
             candidates: Candidates::default(),
             recent_times: RecentTimes::default(),
         });
@@ -335,6 +371,7 @@ impl ClusterNodeConfig {
         &self,
         status: &ClusterNodeStatus,
         workload: &NodeWorkload,
+        content_port: u16,
     ) -> Result<NodeDescription> {
         let gateway = match (&workload.dispatch, status.http, status.grpc) {
             (Some(dispatch), Some(http), Some(grpc)) => {
@@ -361,6 +398,7 @@ impl ClusterNodeConfig {
                 key: workload.prober.key().to_string(),
             }),
             tier: self.tier,
+            content_address: format!("{}:{content_port}", self.advertise),
         })
     }
 }
@@ -400,6 +438,7 @@ impl ClusterNode {
                 tracing::warn!("not all requests were done in time");
             }
         }
+        workload.content.fetcher.cancel();
         close_listeners(closing, running, CLOSING_TIME).await;
         tokio::task::block_in_place(|| workload.node.supervisor.stop_all());
         if ended.is_err() {

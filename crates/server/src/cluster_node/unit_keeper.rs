@@ -9,17 +9,16 @@ use tessera_core::{Error, Result, lock};
 use tessera_deploy::{Unit, UnitId};
 use tessera_node::DetachedInstances;
 
-use super::agent::ControllerLink;
 use super::content_fetch::fetch_unit;
 use super::workload::{NodeWorkload, RETRY_DELAY};
 
 /// Starts and stops units whenever what is to run has changed, for as long as there is a workload.
-pub(super) fn keep_units(workload: &Arc<NodeWorkload>, link: Arc<ControllerLink>) {
+pub(super) fn keep_units(workload: &Arc<NodeWorkload>) {
     let weak = Arc::downgrade(workload);
     tokio::spawn(async move {
         while let Some(workload) = weak.upgrade() {
             stop_unwanted(&workload).await;
-            let has_failed = start_wanted(&workload, &link).await;
+            let has_failed = start_wanted(&workload).await;
             drop(workload);
             wait_for_change(&weak, has_failed).await;
         }
@@ -45,10 +44,10 @@ async fn wait_for_change(weak: &Weak<NodeWorkload>, has_failed: bool) {
 }
 
 /// Starts what is to run and does not; tells whether something could not be started.
-async fn start_wanted(workload: &Arc<NodeWorkload>, link: &ControllerLink) -> bool {
+async fn start_wanted(workload: &Arc<NodeWorkload>) -> bool {
     let mut has_failed = false;
     while let Some(unit) = next_to_start(workload) {
-        let started = start_one(workload, &unit, link).await;
+        let started = start_one(workload, &unit).await;
         let state = match started {
             Ok(()) => UnitState::Up,
             Err(error) => {
@@ -73,12 +72,8 @@ fn next_to_start(workload: &NodeWorkload) -> Option<Arc<Unit>> {
     starting.map(|assigned| Arc::clone(&assigned.unit))
 }
 
-async fn start_one(
-    workload: &Arc<NodeWorkload>,
-    unit: &Arc<Unit>,
-    link: &ControllerLink,
-) -> Result<()> {
-    fetch_unit(workload, unit, link.current().as_ref()).await?;
+async fn start_one(workload: &Arc<NodeWorkload>, unit: &Arc<Unit>) -> Result<()> {
+    fetch_unit(workload, unit).await?;
     workload.candidates.note_at_hand(unit);
     let (starting, unit) = (Arc::clone(workload), Arc::clone(unit));
     let started = tokio::task::spawn_blocking(move || starting.start_unit(&unit)).await;

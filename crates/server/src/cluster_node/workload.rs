@@ -16,12 +16,14 @@ use tessera_deploy::{TaskRoute, Unit, UnitId};
 use tessera_dispatch::{Dispatcher, RouteChange, TaskEntry, UnitEntry};
 use tessera_node::{InstanceState, InstanceStatus, NodeEvent};
 use tessera_probe::LinkProber;
+use tessera_repository::Repository;
 use tessera_telemetry::SystemSample;
 use tessera_tensormq::{Address, Endpoint, TlsIdentity};
 use tokio::sync::{Notify, mpsc};
 
 use super::assignment_file::{AssignmentFile, KeptAssignment};
 use super::candidates::Candidates;
+use super::content_supply::ContentSupply;
 use super::link_watch::probe_peers;
 use super::recent_times::RecentTimes;
 use crate::gateway::DispatchPart;
@@ -53,10 +55,10 @@ pub(super) struct NodeWorkload {
     pub(super) report_due: Notify,
     /// Takes assignments whose earlier requests are waited for.
     pub(super) draining: mpsc::UnboundedSender<DrainingTable>,
-    /// Held while some content is fetched.
-    pub(super) fetching: tokio::sync::Mutex<()>,
+    /// Fetches what is not here.
+    pub(super) content: Arc<ContentSupply>,
     /// Finds out how the links to other nodes are.
-    pub(super) prober: LinkProber,
+    pub(super) prober: Arc<LinkProber>,
     /// What could run here, and how long it takes.
     pub(super) candidates: Candidates,
     /// How long units took lately.
@@ -105,6 +107,11 @@ impl NodeWorkload {
         lock(&self.state).epoch = epoch;
         self.tls.set_removed_peers(removed_nodes.iter().cloned());
         lock(&self.state).removed_nodes = removed_nodes;
+        let blocks = Repository::open(&self.repository).and_then(|found| found.whole_blocks());
+        match blocks {
+            Ok(blocks) => self.candidates.note_blocks(blocks),
+            Err(error) => tracing::error!(%error, "what is in the repository is not known"),
+        }
         if !assignment.is_empty() {
             tracing::info!(number = assignment.number, "going on with what was assigned last");
             self.carry_out(assignment);

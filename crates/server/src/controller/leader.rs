@@ -12,10 +12,10 @@ use tessera_core::{Error, Result};
 use tessera_gateway::health_router;
 
 use super::ControllerConfig;
-use super::repository_content::RepositoryContent;
 use crate::catalogue::RepositoryCatalogue;
 use crate::cluster_port::{ControllerIdentity, serve_cluster};
 use crate::listeners::{Listener, RunningListener, close_listeners};
+use crate::repository_content::RepositoryContent;
 use crate::shutdown::{ShutdownTrigger, shutdown_channel};
 
 /// How long connections may take to close.

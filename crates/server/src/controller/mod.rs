@@ -3,7 +3,6 @@
 
 mod election;
 mod leader;
-mod repository_content;
 mod router_switch;
 
 use std::net::{IpAddr, SocketAddr};

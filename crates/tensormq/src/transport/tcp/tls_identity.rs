@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use tessera_core::{Error, Result, lock};
 use super::identity_pem::IdentityPem;
 use super::peer_verifier::{PeerVerifier, RemovedPeers, certificate_names};
 use crate::transport::network::HEARTBEAT_TIMEOUT;
-use crate::transport::network::tcp_info::ConnectionTraffic;
+use crate::transport::network::tcp_info::{ConnectionTraffic, connection_traffic};
 
 /// How long both ends may take to shake hands.
 const HANDSHAKE_TIME: Duration = HEARTBEAT_TIMEOUT;
@@ -59,6 +60,24 @@ pub(super) trait EndableConnection: Send + Sync {
 
     /// What it has done; `None` where that can't be known.
     fn traffic(&self) -> Option<ConnectionTraffic>;
+}
+
+/// A socket that is shut down when whoever is at its other end does not belong to us any more.
+pub struct WatchedSocket {
+    _watch: Arc<SocketWatch>,
+}
+
+struct SocketWatch(OwnedFd);
+
+impl EndableConnection for SocketWatch {
+    fn end_at_once(&self) {
+        // One that is not connected any more has ended.
+        rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both).ok();
+    }
+
+    fn traffic(&self) -> Option<ConnectionTraffic> {
+        connection_traffic(self.0.as_fd())
+    }
 }
 
 impl TlsIdentity {
@@ -118,6 +137,25 @@ impl TlsIdentity {
             Some((peer, traffic))
         });
         traffic.collect()
+    }
+
+    /// How TLS is spoken with those who connect to another port of this process.
+    pub fn server_config(&self) -> ServerConfig {
+        ServerConfig::clone(&self.configs().server)
+    }
+
+    /// How TLS is spoken with those whom another part of this process connects to.
+    pub fn client_config(&self) -> ClientConfig {
+        ClientConfig::clone(&self.configs().client)
+    }
+
+    /// Has a connection over a socket of another part of this process ended when whoever is at its
+    /// other end does not belong to us any more, until what is returned is dropped.
+    pub fn watch_socket(&self, peer: Vec<String>, socket: OwnedFd) -> WatchedSocket {
+        let watched = Arc::new(SocketWatch(socket));
+        let weak: Weak<SocketWatch> = Arc::downgrade(&watched);
+        self.watch_connection(peer, weak);
+        WatchedSocket { _watch: watched }
     }
 
     fn configs(&self) -> TlsConfigs {
