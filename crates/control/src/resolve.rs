@@ -87,10 +87,11 @@ fn part_inputs(steps: &[PathStep], inputs: &[StepInput]) -> Result<Vec<PathPartI
     inputs.iter().map(find).collect()
 }
 
-/// Sets the threshold of an exit and returns the one that it had.
-pub(crate) fn replace_threshold(graph: &mut BlockGraph, exit: &str, threshold: f32) -> Result<f32> {
+/// Sets the threshold of an exit.
+pub(crate) fn replace_threshold(graph: &mut BlockGraph, exit: &str, threshold: f32) -> Result<()> {
     if let Some(exit) = graph.exits.iter_mut().find(|known| known.output == exit) {
-        return Ok(std::mem::replace(&mut exit.threshold, threshold));
+        exit.threshold = threshold;
+        return Ok(());
     }
     let known: Vec<&str> = graph.exits.iter().map(|exit| exit.output.as_str()).collect();
     let expected = match known.as_slice() {

@@ -20,8 +20,8 @@ const TABLE_TIMEOUT: Duration = Duration::from_secs(5);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl SiteInner {
-    /// Starts what a change needs, has gateways use it, and stops what is not needed any more when
-    /// no request is left.
+    /// Starts what a placed change needs, has gateways use it, and stops what is not needed any more
+    /// when no request is left. `change` is what is wished for from then on.
     pub(super) async fn carry_out(
         self: &Arc<Self>,
         change: TaskChange,
@@ -46,6 +46,7 @@ impl SiteInner {
             if let Err(second) = state.deployment.undo_change(undo) {
                 tracing::error!(%second, "a plan could not be taken back");
             }
+            kept.iter().for_each(|task| state.settle_thresholds(&task.name));
             for unit in &found.changed_units {
                 if let Some(before) = state.deployment.find_unit(&unit.id).cloned() {
                     state.units.insert(unit.id.clone(), before);
@@ -91,6 +92,8 @@ impl SiteInner {
             gone.filter_map(|task| state.routes.remove(task)).collect();
         for route in &found.routes {
             state.routes.insert(route.task.clone(), Arc::clone(route));
+            // One that was set meanwhile counts.
+            state.settle_thresholds(&route.task);
         }
         state.earlier_routes.extend(earlier.iter().cloned());
         earlier

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tessera_core::{Error, Result, lock};
-use tessera_deploy::{Deployment, PlannedTask, TaskChange, TaskRoute, Unit, UnitId};
+use tessera_deploy::{PlannedTask, TaskChange, TaskRoute};
 use tokio::sync::broadcast;
 
 use super::assignments::{Decided, SharedDocuments, current_reports, node_assignments};
@@ -21,8 +21,8 @@ use super::plan_status::ClusterPlanStatus;
 use super::replacing::Replacer;
 use super::services::ContentReader;
 use super::site_placing::keep_replacing;
+use super::site_state::SiteState;
 use super::site_status::{task_status, unit_status, unplaced_status};
-use super::task_blocks::TaskBlocks;
 use crate::members::MemberRegistry;
 use crate::run_apart::run_blocking;
 use crate::site::{
@@ -61,7 +61,7 @@ pub struct ClusterSiteParts {
 
 /// The nodes of a cluster as the one site that intent is carried out at.
 #[derive(Clone)]
-pub struct ClusterSite(Arc<SiteInner>);
+pub struct ClusterSite(pub(super) Arc<SiteInner>);
 
 pub(super) struct SiteInner {
     pub(super) nodes: Arc<NodeTable>,
@@ -76,53 +76,10 @@ pub(super) struct SiteInner {
     shared_documents: Mutex<SharedDocuments>,
 }
 
-pub(super) struct SiteState {
-    pub(super) deployment: Deployment,
-    /// The tasks as they were asked for, before they were placed.
-    pub(super) wished: BTreeMap<String, Arc<PlannedTask>>,
-    /// Those that may be placed anywhere, block by block; with those that are about to be.
-    pub(super) task_blocks: BTreeMap<String, Arc<TaskBlocks>>,
-    /// Those that could be, but for their blocks, which can't be placed one by one.
-    pub(super) unplannable: BTreeMap<String, Arc<PlannedTask>>,
-    /// Every unit that runs or should.
-    pub(super) units: BTreeMap<UnitId, Arc<Unit>>,
-    /// What gateways serve.
-    pub(super) routes: BTreeMap<String, Arc<TaskRoute>>,
-    /// What they served before, until no request is left.
-    pub(super) earlier_routes: Vec<Arc<TaskRoute>>,
-    /// Until when nodes are waited for that ran what was taken over.
-    pub(super) adopting_until: Option<Instant>,
-}
-
-impl SiteState {
-    /// Whether it is known where all units are, or too late to wait for that.
-    fn check_settled(&mut self, nodes: &BTreeMap<String, KnownNode>) -> bool {
-        let Some(until) = self.adopting_until else { return true };
-        let has_reported = |unit: &Arc<Unit>| {
-            let node = unit.settings.node.as_deref().and_then(|node| nodes.get(node));
-            node.is_some_and(KnownNode::has_reported)
-        };
-        if Instant::now() >= until || self.units.values().all(has_reported) {
-            self.adopting_until = None;
-        }
-        self.adopting_until.is_none()
-    }
-}
-
 impl ClusterSite {
     /// A site without tasks, on the runtime that this is called on.
     pub fn start(parts: ClusterSiteParts) -> Self {
         let ClusterSiteParts { nodes, members, rows, content, placement } = parts;
-        let state = SiteState {
-            deployment: Deployment::new(true),
-            wished: BTreeMap::new(),
-            task_blocks: BTreeMap::new(),
-            unplannable: BTreeMap::new(),
-            units: BTreeMap::new(),
-            routes: BTreeMap::new(),
-            earlier_routes: Vec::new(),
-            adopting_until: None,
-        };
         let (events, _) = broadcast::channel(EVENT_QUEUE);
         let inner = Arc::new(SiteInner {
             nodes,
@@ -130,7 +87,7 @@ impl ClusterSite {
             kept_placement: Arc::new(KeptPlacement::new(rows)),
             content,
             replacer: Replacer::new(placement),
-            state: Mutex::new(state),
+            state: Mutex::new(SiteState::new()),
             changing: tokio::sync::Mutex::default(),
             events,
             shared_documents: Mutex::default(),
@@ -418,7 +375,7 @@ impl SiteInner {
         moves: &[(String, Vec<Arc<str>>)],
     ) -> Result<()> {
         let _changing = self.changing.lock().await;
-        let (change, placed, fusion) = {
+        let (placed, fusion) = {
             let state = lock(&self.state);
             let drained = self.drained_nodes();
             let is_open = |name: &Arc<str>| {
@@ -432,17 +389,16 @@ impl SiteInner {
             };
             let moved = moves.iter().filter_map(|(name, nodes)| {
                 let task = state.wished.get(name).filter(|task| is_movable(task, nodes))?;
-                Some((Arc::clone(task), task_at(task, nodes)))
+                Some(task_at(task, nodes))
             });
-            let (put, placed): (Vec<_>, Vec<_>) = moved.unzip();
-            let removed = Vec::new();
-            let change = TaskChange { put, removed: removed.clone() };
-            (change, TaskChange { put: placed, removed }, state.deployment.fuses())
+            let put = moved.collect();
+            (TaskChange { put, removed: Vec::new() }, state.deployment.fuses())
         };
-        if change.put.is_empty() {
+        if placed.put.is_empty() {
             return Ok(());
         }
-        self.carry_out(change, placed, fusion, MOVE_TIMEOUT).await.map(drop)
+        // What is wished for stays what it is by then.
+        self.carry_out(TaskChange::default(), placed, fusion, MOVE_TIMEOUT).await.map(drop)
     }
 }
 
@@ -542,19 +498,17 @@ impl Site for ClusterSite {
         })
     }
 
-    fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()> {
+    fn set_threshold(&self, task: &Arc<PlannedTask>, exit: &str) -> Result<()> {
         {
             let mut state = lock(&self.0.state);
-            let known = state
-                .routes
-                .get_mut(task)
-                .map(Arc::make_mut)
-                .and_then(|route| route.exits.iter_mut().find(|known| known.name == exit));
-            let known = known.ok_or_else(|| {
-                Error::not_found(format!("task \"{task}\" has no exit \"{exit}\""))
-            })?;
-            known.threshold = threshold;
-            state.deployment.set_threshold(task, exit, threshold);
+            let route = state.routes.get(&task.name);
+            if !route.is_some_and(|route| route.exits.iter().any(|known| known.name == exit)) {
+                let name = &task.name;
+                let error = format!("task \"{name}\" has no exit \"{exit}\"");
+                return Err(Error::not_found(error));
+            }
+            state.replace_wished(task);
+            state.settle_thresholds(&task.name);
         }
         self.0.assign_all();
         Ok(())

@@ -4,6 +4,7 @@
 //! services       what nodes ask over gRPC: to join, for certificates, for content, for orders
 //! node_table     the nodes: what they report, and what they were sent
 //! cluster_site   the tasks of a cluster: what is wished for, and what is done about it
+//! site_state     what it knows of them
 //! carrying_out   a change: units started, tables changed, units stopped
 //! site_status    tasks and units as people see them
 //! assignments    what each node is to do, from units, routes and reports
@@ -30,8 +31,11 @@ mod plan_status;
 mod replacing;
 mod services;
 mod site_placing;
+mod site_state;
 mod site_status;
 mod task_blocks;
+#[cfg(test)]
+mod tests;
 
 pub use admin::{ClusterAdmin, TokenStatus};
 pub use cluster_site::{ClusterSite, ClusterSiteParts};

@@ -28,7 +28,7 @@ fn port(name: &str, size: usize) -> TensorPort {
 }
 
 /// One block from `f32[N,from]` to `f32[N,to]`.
-pub(super) fn block(name: &str, from: usize, to: usize) -> BlockGraph {
+pub(crate) fn block(name: &str, from: usize, to: usize) -> BlockGraph {
     BlockGraph {
         inputs: vec![port("x", from)],
         blocks: vec![BlockNode {
@@ -44,7 +44,7 @@ pub(super) fn block(name: &str, from: usize, to: usize) -> BlockGraph {
 }
 
 /// A model of a trunk, a rest, and an exit between them.
-fn early() -> BlockGraph {
+pub(crate) fn early() -> BlockGraph {
     let node = |name: &str, from, output: &str| BlockNode {
         block: ContentHash::of_content(name.as_bytes()),
         inputs: vec![from],
@@ -274,8 +274,10 @@ impl Site for FakeSite {
         })
     }
 
-    fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()> {
-        self.deployment.lock().unwrap().set_threshold(task, exit, threshold);
+    fn set_threshold(&self, task: &Arc<PlannedTask>, exit: &str) -> Result<()> {
+        let known = task.graph.exits.iter().find(|known| known.output == exit);
+        let threshold = known.map_or(f32::NAN, |known| known.threshold);
+        self.deployment.lock().unwrap().set_threshold(&task.name, exit, threshold);
         Ok(())
     }
 

@@ -8,7 +8,9 @@ use tessera_control::{
     AppliedUnits, PingAnswer, Site, SiteFuture, TaskStatus, UnitStatus, UsedUnit, used_units,
 };
 use tessera_core::{Device, Error, Result, lock};
-use tessera_deploy::{Deployment, DeploymentChange, Isolation, TaskChange, Unit, UnitId};
+use tessera_deploy::{
+    Deployment, DeploymentChange, Isolation, PlannedTask, TaskChange, Unit, UnitId,
+};
 use tessera_dispatch::{Dispatcher, RouteChange, UnitEntry};
 use tessera_node::{DetachedInstances, NodeSupervisor, StartForecast};
 use tessera_telemetry::{SystemSample, Telemetry};
@@ -313,9 +315,13 @@ impl Site for LocalSite {
         })
     }
 
-    fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()> {
-        self.dispatch.dispatcher.set_threshold(task, exit, threshold)?;
-        self.lock_deployment().set_threshold(task, exit, threshold);
+    fn set_threshold(&self, task: &Arc<PlannedTask>, exit: &str) -> Result<()> {
+        let known = task.graph.exits.iter().find(|known| known.output == exit);
+        let known = known.ok_or_else(|| {
+            Error::not_found(format!("task \"{}\" has no exit \"{exit}\"", task.name))
+        })?;
+        self.dispatch.dispatcher.set_threshold(&task.name, exit, known.threshold)?;
+        self.lock_deployment().set_threshold(&task.name, exit, known.threshold);
         Ok(())
     }
 

@@ -1,0 +1,4 @@
+//! Tests of a cluster's tasks, at nodes that only say what they were told to.
+
+mod fake_cluster;
+mod thresholds;
