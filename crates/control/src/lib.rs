@@ -28,8 +28,8 @@ pub use api::{control_router, control_routes, controller_router};
 pub use change::{Changed, Fused};
 pub use cluster::{
     ClusterAdmin, ClusterPlanStatus, ClusterSite, ClusterSiteParts, ContentReader, ContentSlice,
-    LinkStatus, MoveStatus, NodeStatus, NodeTable, PlacementChoice, TaskPlanStatus, TokenStatus,
-    cluster_services,
+    ExitPlanStatus, LinkStatus, MoveStatus, NodeStatus, NodeTable, PlacementChoice, TaskPlanStatus,
+    ThresholdChangeStatus, TokenStatus, cluster_services,
 };
 pub use intent::{
     BlockChoice, DeviceChoice, NodeChoice, PathStep, StepInput, System, SystemSettings,

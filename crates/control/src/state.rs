@@ -118,6 +118,11 @@ impl ServedState {
         resolve::replace_threshold(&mut planned.graph, exit, threshold)
             .map_err(|error| error.with_context(format!("task \"{task}\"")))?;
         definition.exits.insert(exit.to_owned(), threshold);
+        if let Some(goal) = &mut planned.settings.accuracy_goal
+            && let Some(choice) = goal.exits.get_mut(exit)
+        {
+            choice.is_pinned = true;
+        }
         let version = TaskVersion { content: path_hash(&planned.graph)?, ..version.clone() };
         let mut change = self.begin_change();
         let (stored, planned) = (StoredTask { definition, version }, Arc::new(planned));

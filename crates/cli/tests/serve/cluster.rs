@@ -10,7 +10,7 @@ use crate::models::{layers, row};
 use crate::server::{Input, Place, Server, assert_close, engine, signal, wait_until};
 
 /// A controller, which keeps what it has in the repository of its place.
-fn start_controller<'a>(place: &'a Place, more: &[&str]) -> Server<'a> {
+pub(crate) fn start_controller<'a>(place: &'a Place, more: &[&str]) -> Server<'a> {
     let repository = place.repository();
     let mut command = place.command("controller");
     command.args(["--repo", text(&repository), "--control", "0", "--json"]).args(more);
@@ -21,12 +21,12 @@ fn start_controller<'a>(place: &'a Place, more: &[&str]) -> Server<'a> {
 }
 
 /// Where nodes find a controller.
-fn join_address(controller: &Server<'_>) -> String {
+pub(crate) fn join_address(controller: &Server<'_>) -> String {
     controller.announced["nodes"].as_str().unwrap().to_owned()
 }
 
 /// Asks a controller as an operator does.
-fn admin(place: &Place, controller: &Server<'_>, arguments: &[&str]) -> Ran {
+pub(crate) fn admin(place: &Place, controller: &Server<'_>, arguments: &[&str]) -> Ran {
     let url = format!("http://{}", controller.control);
     finish(place.command(arguments[0]).args(&arguments[1..]).args(["--controller", &url]))
 }
@@ -48,7 +48,7 @@ fn node_command(place: &Place, address: &str, name: &str) -> std::process::Comma
     command
 }
 
-fn start_node<'a>(place: &'a Place, controller: &Server<'_>, name: &str) -> Server<'a> {
+pub(crate) fn start_node<'a>(place: &'a Place, controller: &Server<'_>, name: &str) -> Server<'a> {
     let token = create_token(place, controller);
     let mut command = node_command(place, &join_address(controller), name);
     let node = Server::start(place, command.args(["--token", &token]));

@@ -25,3 +25,4 @@ mod runs;
 mod server;
 mod starting;
 mod system;
+mod thresholds;

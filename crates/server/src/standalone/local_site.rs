@@ -134,6 +134,13 @@ impl LocalSite {
                 task.name
             )));
         }
+        if let Some(task) = change.put.iter().find(|task| task.settings.accuracy_goal.is_some()) {
+            return Err(Error::usage(format!(
+                "task \"{}\": least_accuracy: thresholds are chosen by `tessera controller`; \
+                 here they are set with exits",
+                task.name
+            )));
+        }
         let (found, undo) = self.lock_deployment().change_with_fusion(change, fusion)?;
         if let Err(error) = self.start_units(&found).await {
             if let Err(second) = self.lock_deployment().undo_change(undo) {

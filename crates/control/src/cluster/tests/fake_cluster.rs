@@ -13,7 +13,9 @@ use tessera_cluster::{
     InstanceDetail, LinkEstimate, NodeAssignment, UnitProfile, UnitReport, UnitState,
 };
 use tessera_core::{ContentHash, Error, Result, lock};
-use tessera_deploy::{PlannedTask, TaskChange, TaskRoute, TaskSettings, Unit, UnitId};
+use tessera_deploy::{
+    EntropyCounts, PlannedTask, TaskChange, TaskRoute, TaskSettings, Unit, UnitId,
+};
 use tessera_graph::BlockGraph;
 use tokio::sync::{Notify, mpsc};
 
@@ -50,7 +52,8 @@ pub(super) struct FakeNode {
     starts_units: AtomicBool,
     /// Whether the weights of what could run there are at hand.
     pub(super) has_weights: AtomicBool,
-    /// The entropies that each of its units has seen.
+    /// How uncertain requests were, by the first block of a unit.
+    entropies: Mutex<HashMap<ContentHash, EntropyCounts>>,
     available_memory: AtomicU64,
     changed: Notify,
 }
@@ -98,6 +101,7 @@ impl FakeCluster {
             block_us: AtomicU64::new((block_ms * 1e3) as u64),
             starts_units: AtomicBool::new(true),
             has_weights: AtomicBool::new(true),
+            entropies: Mutex::default(),
             available_memory: AtomicU64::new(1 << 30),
             changed: Notify::new(),
         });
@@ -208,6 +212,13 @@ impl FakeNode {
         self.changed.notify_one();
     }
 
+    /// So many more requests were so uncertain at a head that runs there.
+    pub(super) fn count_entropies(&self, head: ContentHash, entropy: f64, more: u64) {
+        let step = EntropyCounts::step_of(entropy);
+        lock(&self.entropies).entry(head).or_default().0[step] += more;
+        self.changed.notify_one();
+    }
+
     /// The units that it is to run.
     pub(super) fn units(&self) -> Vec<Unit> {
         lock(&self.assignment).units.clone().unwrap_or_default()
@@ -282,6 +293,10 @@ impl FakeNode {
             window: 1,
             run_time: Duration::ZERO,
             recent_time: None,
+            entropies: lock(&self.entropies)
+                .get(&unit.graph.blocks[0].block)
+                .copied()
+                .unwrap_or_default(),
             weight_bytes: WEIGHT_BYTES,
             max_batch_rows: None,
         }
