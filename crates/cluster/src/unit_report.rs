@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tessera_deploy::UnitId;
+use tessera_deploy::{EntropyCounts, UnitId};
 
 /// How a unit of a node is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,9 @@ pub struct UnitReport {
     /// How long requests took to run there lately, where there were any.
     #[serde(default)]
     pub recent_time: Option<Duration>,
+    /// How uncertain the requests were that it ran, where it is the head of an exit.
+    #[serde(default, skip_serializing_if = "EntropyCounts::is_empty")]
+    pub entropies: EntropyCounts,
     /// Bytes of its weights.
     pub weight_bytes: u64,
     /// Rows that are put together, where any are.

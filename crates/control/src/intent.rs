@@ -9,7 +9,7 @@ use std::fmt::{self, Display};
 use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use tessera_core::Device;
-use tessera_deploy::{Batching, BatchingChoice, Isolation};
+use tessera_deploy::{Batching, BatchingChoice, Isolation, ThresholdSetting};
 use tessera_identity::NodeName;
 
 /// Which tasks there should be.
@@ -87,9 +87,18 @@ pub struct TaskDefinition {
     /// What a request passes.
     #[serde(flatten)]
     pub path: TaskPath,
-    /// Thresholds of exits that differ from those of the models.
+    /// Thresholds of exits that differ from those of the models, and that stay.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub exits: BTreeMap<String, f32>,
+    /// The thresholds of each exit that may be chosen for `least_accuracy`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub thresholds: BTreeMap<String, Vec<ThresholdSetting>>,
+    /// Share of right answers where no exit is taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// Share of right answers that it must have: thresholds are chosen for it, in a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub least_accuracy: Option<f64>,
     /// How long a request may take where the client says nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
@@ -129,6 +138,9 @@ impl TaskDefinition {
         Self {
             path,
             exits: BTreeMap::new(),
+            thresholds: BTreeMap::new(),
+            accuracy: None,
+            least_accuracy: None,
             deadline_ms: None,
             degrade: false,
             weight: None,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tessera_core::{Device, Result};
-use tessera_deploy::{Batching, BatchingChoice, Isolation};
+use tessera_deploy::{Batching, BatchingChoice, Isolation, ThresholdSetting};
 use tessera_identity::NodeName;
 
 use crate::intent::{
@@ -22,6 +22,8 @@ pub const REPLICAS: RangeInclusive<u64> = 1..=64;
 pub const ROWS: RangeInclusive<u64> = 1..=65_536;
 /// Weights of tasks.
 pub(crate) const WEIGHTS: RangeInclusive<u64> = 1..=1000;
+/// Thresholds of an exit that may be chosen from.
+pub(crate) const MOST_THRESHOLDS: usize = 16;
 /// Milliseconds that a batch may wait for others.
 pub const WAIT_MS: RangeInclusive<u64> = 0..=60_000;
 
@@ -39,10 +41,13 @@ const EXPECTED_BLOCK: &str = "the name of a model, MODEL/NUMBER, or the hash of 
 const EXPECTED_STEP_INPUT: &str = "STEP, STEP.N or $N";
 const SYSTEM_FIELDS: [&str; 4] = ["blocks", "tasks", "fusion", "isolation"];
 const STEP_FIELDS: [&str; 4] = ["name", "block", "inputs", "device"];
-const TASK_FIELDS: [&str; 13] = [
+const TASK_FIELDS: [&str; 16] = [
     "path",
     "model",
     "exits",
+    "thresholds",
+    "accuracy",
+    "least_accuracy",
     "deadline_ms",
     "degrade",
     "weight",
@@ -193,6 +198,7 @@ impl IntentReader {
         if let Some(located) = located.get_field("exits") {
             task.exits = self.read_exits(&located);
         }
+        self.read_accuracy_goal(located, &mut task);
         if let Some(located) = located.get_field("degrade") {
             task.degrade = located.expect_boolean(&mut self.problems).unwrap_or_default();
         }
@@ -237,6 +243,63 @@ impl IntentReader {
             }
         }
         exits
+    }
+
+    /// The accuracy that a task must have, and what can be chosen for it: all of it or nothing.
+    fn read_accuracy_goal(&mut self, located: &LocatedValue<'_>, task: &mut TaskDefinition) {
+        if let Some(located) = located.get_field("thresholds") {
+            for (exit, located) in located.object_entries(&mut self.problems) {
+                let settings = self.read_threshold_settings(&located);
+                task.thresholds.insert(exit.to_owned(), settings);
+            }
+        }
+        let mut read =
+            |name: &str| located.get_field(name)?.expect_share("an accuracy", &mut self.problems);
+        (task.accuracy, task.least_accuracy) = (read("accuracy"), read("least_accuracy"));
+        let names = ["least_accuracy", "accuracy", "thresholds"];
+        let is_there = |name: &&str| located.get_field(name).is_some();
+        if names.iter().any(is_there) {
+            for name in names.iter().filter(|name| !is_there(name)) {
+                let what = "it is missing, and thresholds are chosen with it";
+                self.problems.add_problem(&located.field_path(name), what);
+            }
+        }
+    }
+
+    /// The thresholds that may be chosen for an exit.
+    fn read_threshold_settings(&mut self, located: &LocatedValue<'_>) -> Vec<ThresholdSetting> {
+        let items = located.array_items(&mut self.problems);
+        if items.is_empty() && located.value.is_array() {
+            self.problems.add_problem(&located.path, "the list is empty, expected thresholds");
+        }
+        if items.len() > MOST_THRESHOLDS {
+            let what = format!("a list of {}, expected at most {MOST_THRESHOLDS}", items.len());
+            self.problems.add_problem(&located.path, what);
+        }
+        let mut settings: Vec<ThresholdSetting> = Vec::with_capacity(items.len());
+        for located in &items {
+            let Some(setting) = self.read_threshold_setting(located) else { continue };
+            if settings.iter().any(|known| known.threshold == setting.threshold) {
+                let what = format!("threshold {} is there twice", setting.threshold);
+                self.problems.add_problem(&located.path, what);
+            }
+            settings.push(setting);
+        }
+        settings
+    }
+
+    fn read_threshold_setting(&mut self, located: &LocatedValue<'_>) -> Option<ThresholdSetting> {
+        const FIELDS: [&str; 2] = ["threshold", "accuracy"];
+        if !located.is_object_of(&FIELDS, &mut self.problems) {
+            return None;
+        }
+        for name in FIELDS.iter().filter(|name| located.get_field(name).is_none()) {
+            self.problems.add_problem(&located.field_path(name), "it is missing");
+        }
+        let threshold = located.get_field("threshold")?.expect_threshold(&mut self.problems);
+        let accuracy =
+            located.get_field("accuracy")?.expect_share("an accuracy", &mut self.problems);
+        Some(ThresholdSetting { threshold: threshold?, accuracy: accuracy? })
     }
 
     fn read_isolation(&mut self, located: &LocatedValue<'_>) -> Option<Isolation> {

@@ -28,8 +28,8 @@ pub use api::{control_router, control_routes, controller_router};
 pub use change::{Changed, Fused};
 pub use cluster::{
     ClusterAdmin, ClusterPlanStatus, ClusterSite, ClusterSiteParts, ContentReader, ContentSlice,
-    LinkStatus, MoveStatus, NodeStatus, NodeTable, PlacementChoice, ServedContent, TaskPlanStatus,
-    TokenStatus, cluster_services, content_router,
+    ExitPlanStatus, LinkStatus, MoveStatus, NodeStatus, NodeTable, PlacementChoice, ServedContent,
+    TaskPlanStatus, ThresholdChangeStatus, TokenStatus, cluster_services, content_router,
 };
 pub use intent::{
     BlockChoice, DeviceChoice, NodeChoice, PathStep, StepInput, System, SystemSettings,

@@ -151,6 +151,22 @@ impl<'a> LocatedValue<'a> {
         }
     }
 
+    /// A share, of what is named.
+    pub(crate) fn expect_share(&self, what: &str, problems: &mut Problems) -> Option<f64> {
+        match self.value.as_f64() {
+            Some(share) if (0.0..=1.0).contains(&share) => Some(share),
+            Some(_) => {
+                let problem = format!("{what} of {}, expected 0 to 1", self.value);
+                problems.add_problem(&self.path, problem);
+                None
+            }
+            None => {
+                self.report_unexpected("a number from 0 to 1", problems);
+                None
+            }
+        }
+    }
+
     /// This is something else than it should be.
     pub(crate) fn report_unexpected(&self, expected: &str, problems: &mut Problems) {
         let found = match self.value {

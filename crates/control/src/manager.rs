@@ -199,11 +199,12 @@ impl Manager {
         let (inner, task, exit) = (Arc::clone(&self.inner), task.to_owned(), exit.to_owned());
         run_to_completion(async move {
             let _one_at_a_time = inner.changing.lock().await;
-            let (change, before) = inner.state().plan_threshold(&task, &exit, threshold)?;
-            inner.site.set_threshold(&task, &exit, threshold)?;
+            let (change, [before, after]) =
+                inner.state().plan_threshold(&task, &exit, threshold)?;
+            inner.site.set_threshold(&after, &exit)?;
             let kept = inner.state().intent_change(&change);
             if let Err(error) = inner.save_change(kept).await {
-                if let Err(second) = inner.site.set_threshold(&task, &exit, before) {
+                if let Err(second) = inner.site.set_threshold(&before, &exit) {
                     tracing::error!(task, exit, %second, "a threshold could not be set back");
                 }
                 return Err(error);

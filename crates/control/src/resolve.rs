@@ -5,8 +5,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use tessera_core::{Device, Error, Result};
-use tessera_deploy::{Isolation, PathPart, PathPartInput, TaskSettings, compose_path};
-use tessera_graph::BlockGraph;
+use tessera_deploy::{
+    AccuracyGoal, Isolation, PathPart, PathPartInput, TaskSettings, ThresholdChoice, compose_path,
+};
+use tessera_graph::{BlockGraph, Exit};
 
 use crate::intent::{DeviceChoice, NodeChoice, PathStep, StepInput, TaskDefinition, TaskPath};
 use crate::names::shorten_name;
@@ -47,6 +49,11 @@ pub(crate) fn resolve_graph(
             compose_path(&parts)?
         }
     };
+    for (exit, settings) in &task.thresholds {
+        let first = settings.first().map_or(0.0, |setting| setting.threshold);
+        replace_threshold(&mut graph, exit, first)?;
+    }
+    check_thresholds(task, &graph)?;
     for (exit, threshold) in &task.exits {
         replace_threshold(&mut graph, exit, *threshold)?;
     }
@@ -56,6 +63,37 @@ pub(crate) fn resolve_graph(
     };
     device_overrides.extend(of_steps);
     Ok((graph, device_overrides))
+}
+
+/// Most combinations of the thresholds of a task's exits that are chosen from.
+const MOST_COMBINATIONS: usize = 1000;
+
+/// Whether it is known of every exit what could be chosen, where thresholds are chosen at all.
+fn check_thresholds(task: &TaskDefinition, graph: &BlockGraph) -> Result<()> {
+    if task.least_accuracy.is_none() {
+        return Ok(());
+    }
+    if task.node.is_some() {
+        return Err(Error::usage(
+            "least_accuracy: thresholds are chosen with the nodes of blocks, and node says them; \
+             expected one of both",
+        ));
+    }
+    let is_unknown = |exit: &&Exit| !task.thresholds.contains_key(&exit.output);
+    if let Some(exit) = graph.exits.iter().find(is_unknown) {
+        return Err(Error::usage(format!(
+            "thresholds: none for exit \"{}\", expected some for each exit",
+            exit.output
+        )));
+    }
+    let counts = task.thresholds.values().map(Vec::len);
+    let combinations = counts.fold(1usize, usize::saturating_mul);
+    if combinations > MOST_COMBINATIONS {
+        return Err(Error::usage(format!(
+            "thresholds: {combinations} combinations, expected at most {MOST_COMBINATIONS}"
+        )));
+    }
+    Ok(())
 }
 
 /// What each of these blocks runs on.
@@ -87,10 +125,11 @@ fn part_inputs(steps: &[PathStep], inputs: &[StepInput]) -> Result<Vec<PathPartI
     inputs.iter().map(find).collect()
 }
 
-/// Sets the threshold of an exit and returns the one that it had.
-pub(crate) fn replace_threshold(graph: &mut BlockGraph, exit: &str, threshold: f32) -> Result<f32> {
+/// Sets the threshold of an exit.
+pub(crate) fn replace_threshold(graph: &mut BlockGraph, exit: &str, threshold: f32) -> Result<()> {
     if let Some(exit) = graph.exits.iter_mut().find(|known| known.output == exit) {
-        return Ok(std::mem::replace(&mut exit.threshold, threshold));
+        exit.threshold = threshold;
+        return Ok(());
     }
     let known: Vec<&str> = graph.exits.iter().map(|exit| exit.output.as_str()).collect();
     let expected = match known.as_slice() {
@@ -128,7 +167,21 @@ pub(crate) fn resolve_settings(
             }
         },
         input_node: task.input_node.as_ref().map(|node| node.as_str().into()),
+        accuracy_goal: accuracy_goal(task),
         batching: task.batching.unwrap_or(usual.batching),
         max_rows: task.max_rows.unwrap_or(usual.max_rows),
     }
+}
+
+/// The accuracy that a task must have. A threshold that it says itself stays.
+fn accuracy_goal(task: &TaskDefinition) -> Option<AccuracyGoal> {
+    let choices = task.thresholds.iter().map(|(exit, settings)| {
+        let is_pinned = task.exits.contains_key(exit);
+        (exit.clone(), ThresholdChoice { settings: settings.clone(), is_pinned })
+    });
+    Some(AccuracyGoal {
+        accuracy: task.accuracy?,
+        least_accuracy: task.least_accuracy?,
+        exits: choices.collect(),
+    })
 }

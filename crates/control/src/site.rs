@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use serde::Serialize;
 use tessera_core::Result;
-use tessera_deploy::{Deployment, TaskChange};
+use tessera_deploy::{Deployment, PlannedTask, TaskChange};
 use tessera_graph::BlockGraph;
 
 /// A future that a site returns.
@@ -181,9 +182,10 @@ pub trait Site: Send + Sync + 'static {
     /// Starts a unit that was stopped or has failed.
     fn start_unit<'a>(&'a self, unit: &'a str) -> SiteFuture<'a, Result<()>>;
 
-    /// Sets the threshold of an exit, at once.
-    fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()>;
+    /// Sets the threshold of an exit, at once, to what a task that is served has it at now; all else
+    /// of the task is as it was.
+    fn set_threshold(&self, task: &Arc<PlannedTask>, exit: &str) -> Result<()>;
 
     /// What happens from now on, each event a JSON object with a `kind`.
-    fn subscribe_events(&self) -> tokio::sync::broadcast::Receiver<std::sync::Arc<str>>;
+    fn subscribe_events(&self) -> tokio::sync::broadcast::Receiver<Arc<str>>;
 }

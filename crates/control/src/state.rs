@@ -98,13 +98,13 @@ impl ServedState {
         Ok(())
     }
 
-    /// The change that sets a threshold, and the one that the exit had.
+    /// The change that sets a threshold, and the task before and after it.
     pub(crate) fn plan_threshold(
         &self,
         task: &str,
         exit: &str,
         threshold: f32,
-    ) -> Result<(StateChange, f32)> {
+    ) -> Result<(StateChange, [Arc<PlannedTask>; 2])> {
         if let Some(reason) = self.left_out.get(task) {
             return Err(Error::lost(format!("task \"{task}\" can't be served: {reason}")));
         }
@@ -113,15 +113,21 @@ impl ServedState {
         let (Some(definition), Some(version), Some(planned)) = found else {
             return Err(unknown_task(task));
         };
+        let before = Arc::clone(planned);
         let (mut definition, mut planned) = (definition.clone(), PlannedTask::clone(planned));
-        let before = resolve::replace_threshold(&mut planned.graph, exit, threshold)
+        resolve::replace_threshold(&mut planned.graph, exit, threshold)
             .map_err(|error| error.with_context(format!("task \"{task}\"")))?;
         definition.exits.insert(exit.to_owned(), threshold);
+        if let Some(goal) = &mut planned.settings.accuracy_goal
+            && let Some(choice) = goal.exits.get_mut(exit)
+        {
+            choice.is_pinned = true;
+        }
         let version = TaskVersion { content: path_hash(&planned.graph)?, ..version.clone() };
         let mut change = self.begin_change();
-        let stored = StoredTask { definition, version };
-        change.put.insert(task.to_owned(), (stored, Arc::new(planned)));
-        Ok((change, before))
+        let (stored, planned) = (StoredTask { definition, version }, Arc::new(planned));
+        change.put.insert(task.to_owned(), (stored, Arc::clone(&planned)));
+        Ok((change, [before, planned]))
     }
 
     /// What a site has to do for a change.

@@ -6,9 +6,11 @@
 
 #![forbid(unsafe_code)]
 
+mod accuracy_goal;
 mod batching;
 mod compose;
 mod deployment;
+mod entropy_counts;
 mod fusion;
 mod isolation;
 mod route;
@@ -19,9 +21,11 @@ mod symbol_table;
 mod task;
 mod unit;
 
+pub use accuracy_goal::{AccuracyGoal, ThresholdChoice, ThresholdSetting};
 pub use batching::{Batching, BatchingChoice};
 pub use compose::{PathPart, PathPartInput, compose_path};
 pub use deployment::{Deployment, DeploymentChange, DeploymentUndo, TaskChange};
+pub use entropy_counts::EntropyCounts;
 pub use isolation::Isolation;
 pub use route::{RouteExit, RouteStep, TaskRoute};
 pub use source_route::{Hop, HopExit, HopTiming, HopView, MAX_HOPS, ReplyOutcome, SourceRoute};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tessera_core::Device;
 use tessera_graph::BlockGraph;
 
+use crate::accuracy_goal::AccuracyGoal;
 use crate::batching::BatchingChoice;
 use crate::isolation::Isolation;
 
@@ -35,6 +36,8 @@ pub struct TaskSettings {
     pub nodes: Vec<Arc<str>>,
     /// The node that its requests come from, where it says so and there are several.
     pub input_node: Option<Arc<str>>,
+    /// The accuracy that it must have, where thresholds are chosen for it.
+    pub accuracy_goal: Option<AccuracyGoal>,
     /// Whether requests are put together.
     pub batching: BatchingChoice,
     /// Most rows of one request.
@@ -65,6 +68,7 @@ impl Default for TaskSettings {
             device_overrides: BTreeMap::new(),
             nodes: Vec::new(),
             input_node: None,
+            accuracy_goal: None,
             batching: BatchingChoice::Auto,
             max_rows: DEFAULT_MAX_ROWS,
         }

@@ -15,7 +15,7 @@ use tessera_cluster::{
     UnitReport, UnitState, join_cluster, write_document,
 };
 use tessera_core::{Error, Result, lock};
-use tessera_deploy::{Unit, UnitId};
+use tessera_deploy::{EntropyCounts, Unit, UnitId};
 use tessera_identity::{JoinToken, NodeName};
 use tessera_node::LatencySummary;
 use tessera_report::output;
@@ -277,6 +277,7 @@ impl FakeNode {
             window: 4,
             run_time: Duration::from_millis(5),
             recent_time: None,
+            entropies: EntropyCounts::default(),
             weight_bytes: 1 << 20,
             max_batch_rows: None,
         }

@@ -27,3 +27,4 @@ mod runs;
 mod server;
 mod starting;
 mod system;
+mod thresholds;

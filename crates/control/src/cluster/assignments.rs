@@ -147,7 +147,9 @@ struct Choices<'a> {
 impl<'a> Choices<'a> {
     fn new(decided: &Decided<'a>, nodes: &'a BTreeMap<String, KnownNode>) -> Self {
         let mut open = placeable_nodes(nodes, decided.drained);
-        if open.len() < 2 || decided.task_blocks.is_empty() {
+        let is_goal = |blocks: &Arc<TaskBlocks>| blocks.task.settings.accuracy_goal.is_some();
+        let is_alone = open.len() < 2 && !decided.task_blocks.values().any(is_goal);
+        if is_alone || decided.task_blocks.is_empty() {
             open.clear();
         }
         let (mut candidates, mut inputs) = (BTreeMap::new(), HashMap::new());

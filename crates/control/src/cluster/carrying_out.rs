@@ -1,9 +1,12 @@
 //! A change carried out: what is new is started, gateways use it, and what nobody uses any more is
 //! stopped when no request is left that could pass it.
+//!
+//! Fetching and starting may take minutes. Nothing is decided before it is over, so that others can
+//! change something meanwhile: what ran at a node that dies must not wait for it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tessera_cluster::UnitState;
@@ -12,6 +15,8 @@ use tessera_deploy::{DeploymentChange, TaskChange, TaskRoute, Unit, UnitId};
 
 use super::cluster_site::SiteInner;
 use super::node_table::KnownNode;
+use super::replacing::given_up;
+use super::site_state::SiteState;
 use crate::site::AppliedUnits;
 
 /// How long gateways may take to have a new table.
@@ -19,46 +24,107 @@ const TABLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long what is not needed any more waits for gateways that are away or slow.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The nodes, by name.
+pub(super) type Nodes = BTreeMap<String, KnownNode>;
+
+/// A change as it is to be carried out, where all is as it is at a moment.
+#[derive(Default)]
+pub(super) struct PlacedChange {
+    /// What is wished for from then on.
+    pub(super) wished: TaskChange,
+    /// The tasks that it puts, with their nodes, and those that are gone.
+    pub(super) placed: TaskChange,
+    /// Whether blocks are fused then.
+    pub(super) fusion: bool,
+}
+
+/// A change that somebody asks for.
+pub(super) struct ChangeRequest<'a> {
+    /// What it comes to. It is asked again when all is started: others may have changed something.
+    pub(super) place: &'a (dyn Fn(&SiteState, &Nodes, &[String]) -> Result<PlacedChange> + Sync),
+    /// Whether anybody wants it still.
+    pub(super) is_wanted: &'a (dyn Fn() -> bool + Sync),
+    /// How long units may take to be fetched and started.
+    pub(super) start_timeout: Duration,
+}
+
+/// A change that gateways are told of.
+struct CommittedChange {
+    found: DeploymentChange,
+    placed: TaskChange,
+    earlier: Vec<Arc<TaskRoute>>,
+}
+
+/// How far a change is.
+enum ChangeStep {
+    /// Units have to be started for it.
+    Starting(Vec<Arc<Unit>>),
+    /// It is decided.
+    Committed(Box<CommittedChange>),
+}
+
+/// Units that run because a change waits for them; stopped where it is given up.
+struct HeldUnits {
+    site: Arc<SiteInner>,
+    units: BTreeSet<UnitId>,
+}
+
+impl HeldUnits {
+    /// Has units run as well, as they are to be.
+    fn hold(&mut self, state: &mut SiteState, units: &[Arc<Unit>]) {
+        for unit in units {
+            if self.units.insert(unit.id.clone()) {
+                *state.starting.entry(unit.id.clone()).or_default() += 1;
+            }
+            state.units.insert(unit.id.clone(), Arc::clone(unit));
+        }
+    }
+}
+
+impl Drop for HeldUnits {
+    fn drop(&mut self) {
+        if self.units.is_empty() {
+            return;
+        }
+        {
+            let mut state = lock(&self.site.state);
+            self.units.iter().for_each(|unit| state.release_unit(unit));
+        }
+        self.site.assign_all();
+    }
+}
+
 impl SiteInner {
     /// Starts what a change needs, has gateways use it, and stops what is not needed any more when
-    /// no request is left.
+    /// no request is left. Until all is started nothing is other than it was, and others may change
+    /// something meanwhile.
     pub(super) async fn carry_out(
         self: &Arc<Self>,
-        change: TaskChange,
-        placed: TaskChange,
-        fusion: bool,
-        start_timeout: Duration,
+        request: ChangeRequest<'_>,
     ) -> Result<AppliedUnits> {
-        let (kept, removed) = (placed.put.clone(), placed.removed.clone());
-        let (found, undo) = lock(&self.state).deployment.change_with_fusion(placed, fusion)?;
-        {
-            let mut state = lock(&self.state);
-            for unit in found.new_units.iter().chain(&found.changed_units) {
-                state.units.insert(unit.id.clone(), Arc::clone(unit));
-            }
-        }
-        self.assign_all();
-        if let Err(error) = self.wait_for_units(&found, start_timeout).await {
-            let mut state = lock(&self.state);
-            for unit in &found.new_units {
-                state.units.remove(&unit.id);
-            }
-            if let Err(second) = state.deployment.undo_change(undo) {
-                tracing::error!(%second, "a plan could not be taken back");
-            }
-            for unit in &found.changed_units {
-                if let Some(before) = state.deployment.find_unit(&unit.id).cloned() {
-                    state.units.insert(unit.id.clone(), before);
+        let mut held = HeldUnits { site: Arc::clone(self), units: BTreeSet::new() };
+        let end = Instant::now() + request.start_timeout;
+        let committed = loop {
+            // Until it is kept nobody else decides anything.
+            let changing = self.changing.lock().await;
+            match self.try_change(&request, &mut held)? {
+                ChangeStep::Committed(committed) => {
+                    let CommittedChange { placed, .. } = &*committed;
+                    self.keep_placement(&placed.put, placed.removed.clone()).await;
+                    break committed;
+                }
+                ChangeStep::Starting(units) => {
+                    drop(changing);
+                    self.assign_all();
+                    self.wait_for_units(&units, &request, end).await?;
                 }
             }
-            drop(state);
-            self.assign_all();
-            return Err(error);
-        }
-        self.keep_placement(kept, removed).await;
-        let earlier = self.switch_routes(change, &found);
+        };
+        // What it needs is used, and stays.
+        drop(held);
         self.assign_all();
         let tables = self.wait_for_tables().await;
+        let CommittedChange { found, earlier, .. } = *committed;
         let applied = AppliedUnits {
             started: found.new_units.iter().map(|unit| unit.id.to_string()).collect(),
             stopped: found.removed_units.iter().map(ToString::to_string).collect(),
@@ -73,27 +139,34 @@ impl SiteInner {
         Ok(applied)
     }
 
-    /// Has gateways serve other routes from now on; returns those that they served before.
-    pub(super) fn switch_routes(
-        &self,
-        change: TaskChange,
-        found: &DeploymentChange,
-    ) -> Vec<Arc<TaskRoute>> {
+    /// Makes a change where all that it needs takes requests; else says what has to be started.
+    fn try_change(&self, request: &ChangeRequest<'_>, held: &mut HeldUnits) -> Result<ChangeStep> {
+        let drained = self.drained_nodes();
         let mut state = lock(&self.state);
-        for name in &change.removed {
-            state.wished.remove(name);
+        let state = &mut *state;
+        if !(request.is_wanted)() {
+            return Err(given_up());
         }
-        for task in change.put {
-            state.wished.insert(task.name.clone(), task);
+        let PlacedChange { wished, placed, fusion } =
+            self.nodes.read(|nodes| (request.place)(state, nodes, &drained))?;
+        let (found, undo) = state.deployment.change_with_fusion(placed.clone(), fusion)?;
+        let needed: Vec<Arc<Unit>> =
+            found.new_units.iter().chain(&found.changed_units).cloned().collect();
+        let is_up = |unit: &Arc<Unit>, nodes: &Nodes| {
+            state.units.get(&unit.id) == Some(unit)
+                && matches!(unit_readiness(unit, nodes), Ok(true))
+        };
+        if self.nodes.read(|nodes| needed.iter().all(|unit| is_up(unit, nodes))) {
+            let earlier = state.switch_routes(wished, &found);
+            return Ok(ChangeStep::Committed(Box::new(CommittedChange { found, placed, earlier })));
         }
-        let gone = found.removed_tasks.iter().chain(found.routes.iter().map(|route| &route.task));
-        let earlier: Vec<Arc<TaskRoute>> =
-            gone.filter_map(|task| state.routes.remove(task)).collect();
-        for route in &found.routes {
-            state.routes.insert(route.task.clone(), Arc::clone(route));
+        if let Err(error) = state.deployment.undo_change(undo) {
+            tracing::error!(%error, "a plan could not be taken back");
         }
-        state.earlier_routes.extend(earlier.iter().cloned());
-        earlier
+        let touched = placed.put.iter().map(|task| &task.name).chain(&placed.removed);
+        touched.for_each(|task| state.settle_thresholds(task));
+        held.hold(state, &needed);
+        Ok(ChangeStep::Starting(needed))
     }
 
     /// Stops what is not needed any more once no request is left that could pass it.
@@ -112,7 +185,8 @@ impl SiteInner {
             state.earlier_routes.retain(|route| !is_over(route));
             for unit in &superfluous {
                 // It may be needed again by now.
-                if state.deployment.find_unit(unit).is_none() {
+                if state.deployment.find_unit(unit).is_none() && !state.starting.contains_key(unit)
+                {
                     state.units.remove(unit);
                 }
             }
@@ -121,20 +195,27 @@ impl SiteInner {
     }
 
     /// Waits until what is new takes requests; an error where it can't.
-    async fn wait_for_units(&self, found: &DeploymentChange, most: Duration) -> Result<()> {
-        let waited: Vec<&Arc<Unit>> = found.new_units.iter().chain(&found.changed_units).collect();
+    async fn wait_for_units(
+        &self,
+        waited: &[Arc<Unit>],
+        request: &ChangeRequest<'_>,
+        end: Instant,
+    ) -> Result<()> {
         let asked: HashMap<String, u64> = self.nodes.read(|nodes| {
             nodes.iter().map(|(name, node)| (name.clone(), node.last_number())).collect()
         });
         // What a node said before it knew of the change is about units of before.
-        let has_heard = |unit: &Unit, nodes: &BTreeMap<String, KnownNode>| {
+        let has_heard = |unit: &Unit, nodes: &Nodes| {
             let name = unit.settings.node.as_deref().unwrap_or_default();
             let number = asked.get(name).copied().unwrap_or_default();
             nodes.get(name).is_none_or(|node| !node.is_attached() || node.applied >= number)
         };
-        let look = |nodes: &BTreeMap<String, KnownNode>| {
+        let look = |nodes: &Nodes| {
+            if !(request.is_wanted)() {
+                return Some(Err(given_up()));
+            }
             let mut is_complete = true;
-            for unit in &waited {
+            for unit in waited {
                 if !has_heard(unit, nodes) {
                     is_complete = false;
                     continue;
@@ -146,9 +227,9 @@ impl SiteInner {
             }
             is_complete.then_some(Ok(()))
         };
-        let started = self.wait_until(most, look).await;
+        let started = self.wait_until(end.saturating_duration_since(Instant::now()), look).await;
         started.unwrap_or_else(|| {
-            let seconds = most.as_secs();
+            let seconds = request.start_timeout.as_secs();
             Err(Error::timed_out(format!("the units were not started within {seconds} s")))
         })
     }
@@ -159,7 +240,7 @@ impl SiteInner {
             let gateways = nodes.iter().filter(|(_, node)| is_gateway(node));
             gateways.map(|(name, node)| (name.clone(), node.last_number())).collect()
         });
-        let has_all = |nodes: &BTreeMap<String, KnownNode>| {
+        let has_all = |nodes: &Nodes| {
             let has = |(name, number): (&String, &u64)| {
                 nodes.get(name).is_none_or(|node| !is_gateway(node) || node.applied >= *number)
             };
@@ -173,7 +254,7 @@ impl SiteInner {
 
     /// Waits until no gateway has a request left that was accepted before these tables.
     async fn wait_until_drained(&self, numbers: &HashMap<String, u64>) {
-        let is_drained = |nodes: &BTreeMap<String, KnownNode>| {
+        let is_drained = |nodes: &Nodes| {
             let has = |(name, number): (&String, &u64)| {
                 nodes.get(name).is_none_or(|node| node.drained >= *number)
             };
@@ -195,7 +276,7 @@ fn is_gateway(node: &KnownNode) -> bool {
 }
 
 /// Whether a unit takes requests where it should; an error where it never will.
-pub(super) fn unit_readiness(unit: &Unit, nodes: &BTreeMap<String, KnownNode>) -> Result<bool> {
+pub(super) fn unit_readiness(unit: &Unit, nodes: &Nodes) -> Result<bool> {
     let name = unit.settings.node.as_deref().unwrap_or_default();
     let Some(node) = nodes.get(name).filter(|node| node.is_attached()) else {
         return Err(Error::lost(format!("unit {}: node \"{name}\" is away", unit.id)));

@@ -9,20 +9,22 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tessera_core::{Error, Result, lock};
-use tessera_deploy::{Deployment, PlannedTask, TaskChange, TaskRoute, Unit, UnitId};
+use tessera_deploy::{PlannedTask, TaskChange, TaskRoute};
 use tokio::sync::broadcast;
 
 use super::assignments::{Decided, SharedDocuments, current_reports, node_assignments};
-use super::kept_placement::KeptPlacement;
-use super::node_table::{AWAY_PATIENCE, KnownNode, NodeTable};
+use super::carrying_out::{ChangeRequest, Nodes, PlacedChange};
+use super::kept_placement::{KeptPlacement, KeptTask, Placements};
+use super::node_table::{KnownNode, NodeTable};
 use super::placement_choice::PlacementChoice;
 use super::placing::{Placeable, place_task};
+use super::placing_anew::{PlacingTasks, keep_placing};
 use super::plan_status::ClusterPlanStatus;
 use super::replacing::Replacer;
 use super::services::ContentReader;
 use super::site_placing::keep_replacing;
+use super::site_state::SiteState;
 use super::site_status::{task_status, unit_status, unplaced_status};
-use super::task_blocks::TaskBlocks;
 use crate::members::MemberRegistry;
 use crate::run_apart::run_blocking;
 use crate::site::{
@@ -31,17 +33,13 @@ use crate::site::{
 use crate::store::RowStore;
 
 /// How long the units of a change may take to be fetched and started.
-const START_TIMEOUT: Duration = Duration::from_secs(300);
-/// The same for a task that runs, and would only run better elsewhere: others wait meanwhile.
-const MOVE_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long a controller that has begun waits for the nodes that were there before.
 const ADOPTION_TIME: Duration = Duration::from_secs(10);
-/// How long to wait after a task could not be placed.
-const PLACING_PAUSE: Duration = Duration::from_secs(5);
 /// How long what happens to nodes waits at most until it is looked at with what comes after it.
 const LONGEST_ASSIGN_PAUSE: Duration = Duration::from_millis(200);
 /// How often nodes are pinged.
-const PING_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Events that may wait for whoever listens.
 const EVENT_QUEUE: usize = 256;
 
@@ -61,7 +59,7 @@ pub struct ClusterSiteParts {
 
 /// The nodes of a cluster as the one site that intent is carried out at.
 #[derive(Clone)]
-pub struct ClusterSite(Arc<SiteInner>);
+pub struct ClusterSite(pub(super) Arc<SiteInner>);
 
 pub(super) struct SiteInner {
     pub(super) nodes: Arc<NodeTable>,
@@ -70,59 +68,18 @@ pub(super) struct SiteInner {
     pub(super) content: Arc<dyn ContentReader>,
     pub(super) replacer: Replacer,
     pub(super) state: Mutex<SiteState>,
-    /// Held while units are started or stopped.
+    /// Held while something is decided and kept.
     pub(super) changing: tokio::sync::Mutex<()>,
+    /// Tasks that are being placed anew.
+    pub(super) placing: PlacingTasks,
     pub(super) events: broadcast::Sender<Arc<str>>,
     shared_documents: Mutex<SharedDocuments>,
-}
-
-pub(super) struct SiteState {
-    pub(super) deployment: Deployment,
-    /// The tasks as they were asked for, before they were placed.
-    pub(super) wished: BTreeMap<String, Arc<PlannedTask>>,
-    /// Those that may be placed anywhere, block by block; with those that are about to be.
-    pub(super) task_blocks: BTreeMap<String, Arc<TaskBlocks>>,
-    /// Those that could be, but for their blocks, which can't be placed one by one.
-    pub(super) unplannable: BTreeMap<String, Arc<PlannedTask>>,
-    /// Every unit that runs or should.
-    pub(super) units: BTreeMap<UnitId, Arc<Unit>>,
-    /// What gateways serve.
-    pub(super) routes: BTreeMap<String, Arc<TaskRoute>>,
-    /// What they served before, until no request is left.
-    pub(super) earlier_routes: Vec<Arc<TaskRoute>>,
-    /// Until when nodes are waited for that ran what was taken over.
-    pub(super) adopting_until: Option<Instant>,
-}
-
-impl SiteState {
-    /// Whether it is known where all units are, or too late to wait for that.
-    fn check_settled(&mut self, nodes: &BTreeMap<String, KnownNode>) -> bool {
-        let Some(until) = self.adopting_until else { return true };
-        let has_reported = |unit: &Arc<Unit>| {
-            let node = unit.settings.node.as_deref().and_then(|node| nodes.get(node));
-            node.is_some_and(KnownNode::has_reported)
-        };
-        if Instant::now() >= until || self.units.values().all(has_reported) {
-            self.adopting_until = None;
-        }
-        self.adopting_until.is_none()
-    }
 }
 
 impl ClusterSite {
     /// A site without tasks, on the runtime that this is called on.
     pub fn start(parts: ClusterSiteParts) -> Self {
         let ClusterSiteParts { nodes, members, rows, content, placement } = parts;
-        let state = SiteState {
-            deployment: Deployment::new(true),
-            wished: BTreeMap::new(),
-            task_blocks: BTreeMap::new(),
-            unplannable: BTreeMap::new(),
-            units: BTreeMap::new(),
-            routes: BTreeMap::new(),
-            earlier_routes: Vec::new(),
-            adopting_until: None,
-        };
         let (events, _) = broadcast::channel(EVENT_QUEUE);
         let inner = Arc::new(SiteInner {
             nodes,
@@ -130,8 +87,9 @@ impl ClusterSite {
             kept_placement: Arc::new(KeptPlacement::new(rows)),
             content,
             replacer: Replacer::new(placement),
-            state: Mutex::new(state),
+            state: Mutex::new(SiteState::new()),
             changing: tokio::sync::Mutex::default(),
+            placing: PlacingTasks::default(),
             events,
             shared_documents: Mutex::default(),
         });
@@ -155,15 +113,13 @@ impl ClusterSite {
     /// Has what runs at a node run elsewhere; an error where a task is to run there and nowhere
     /// else, or there is no other node.
     pub(crate) async fn leave_node(&self, node: &str) -> Result<()> {
-        let (put, fusion) = {
+        let put: Vec<Arc<PlannedTask>> = {
             let state = lock(&self.0.state);
             let at_node = state
                 .deployment
                 .planned_tasks()
                 .filter(|task| task.settings.nodes.iter().any(|placed| **placed == *node));
-            let put: Vec<Arc<PlannedTask>> =
-                at_node.filter_map(|task| state.wished.get(&task.name).cloned()).collect();
-            (put, state.deployment.fuses())
+            at_node.filter_map(|task| state.wished.get(&task.name).cloned()).collect()
         };
         if put.is_empty() {
             return Ok(());
@@ -175,8 +131,7 @@ impl ClusterSite {
                 task.name
             )));
         }
-        let change = TaskChange { put, removed: Vec::new() };
-        SiteInner::apply_change(&self.0, change, fusion).await.map(drop)
+        SiteInner::place_anew(&self.0, &put).await
     }
 }
 
@@ -216,63 +171,18 @@ fn keep_pinging(inner: &Arc<SiteInner>) {
     });
 }
 
-/// Places what is placed nowhere, and what runs at nodes that are away.
-fn keep_placing(inner: &Arc<SiteInner>) {
-    let weak = Arc::downgrade(inner);
-    tokio::spawn(async move {
-        while let Some(inner) = weak.upgrade() {
-            let mut pause = PING_INTERVAL / 4;
-            if let Some((put, fusion)) = inner.misplaced_tasks() {
-                let tasks: Vec<&str> = put.iter().map(|task| task.name.as_str()).collect();
-                tracing::info!(?tasks, "placing tasks");
-                let change = TaskChange { put, removed: Vec::new() };
-                if let Err(error) = inner.apply_change(change, fusion).await {
-                    tracing::warn!(%error, "tasks can't be placed");
-                    pause = PLACING_PAUSE;
-                }
-            }
-            drop(inner);
-            tokio::time::sleep(pause).await;
-        }
-    });
-}
-
 impl SiteInner {
-    /// Tasks that are placed nowhere or at nodes that are away, where they may be placed elsewhere.
-    fn misplaced_tasks(&self) -> Option<(Vec<Arc<PlannedTask>>, bool)> {
-        let state = lock(&self.state);
-        let put: Vec<Arc<PlannedTask>> = self.nodes.read(|nodes| {
-            let is_there = |node: &KnownNode| node.is_attached();
-            if !nodes.values().any(is_there) || state.adopting_until.is_some() {
-                return Vec::new();
-            }
-            let is_gone = |name: &Arc<str>| {
-                nodes.get(&**name).is_none_or(|node| node.is_away_for(AWAY_PATIENCE))
-            };
-            let wished = state.wished.values().filter(|task| {
-                let placed = state.deployment.find_planned(&task.name);
-                match (placed, &task.settings.nodes[..]) {
-                    (None, []) => true,
-                    (None, wanted) => wanted
-                        .iter()
-                        .all(|name| nodes.get(&**name).is_some_and(KnownNode::is_attached)),
-                    (Some(placed), []) => placed.settings.nodes.iter().any(is_gone),
-                    (Some(_), _) => false,
-                }
-            });
-            wished.cloned().collect()
-        });
-        (!put.is_empty()).then(|| (put, state.deployment.fuses()))
-    }
-
     /// Takes tasks for served that were served before this controller began.
     async fn adopt_change(&self, change: TaskChange, fusion: bool) -> Result<AppliedUnits> {
         let _changing = self.changing.lock().await;
         self.consider_tasks(&change.put).await;
         let kept = Arc::clone(&self.kept_placement);
         let mut kept = run_blocking(move || kept.load()).await?;
+        let mut chosen = Vec::new();
         let placed = change.put.iter().filter_map(|task| {
-            let nodes = kept.remove(&task.name)?;
+            let KeptTask { nodes, thresholds } = kept.remove(&task.name)?;
+            let nodes: Vec<Arc<str>> = nodes.into_iter().map(Arc::from).collect();
+            chosen.push((task.name.clone(), thresholds));
             let is_other = match &task.settings.nodes[..] {
                 [] => false,
                 [one] => nodes.iter().any(|node| node != one),
@@ -284,24 +194,32 @@ impl SiteInner {
             Some(task_at(task, &nodes))
         });
         let placed = TaskChange { put: placed.collect(), removed: change.removed.clone() };
-        let (found, _) = lock(&self.state).deployment.change_with_fusion(placed, fusion)?;
-        {
+        let found = {
             let mut state = lock(&self.state);
-            for unit in &found.new_units {
-                state.units.insert(unit.id.clone(), Arc::clone(unit));
-            }
+            let (found, _) = state.deployment.change_with_fusion(placed, fusion)?;
             state.adopting_until = Some(Instant::now() + ADOPTION_TIME);
-        }
-        self.switch_routes(change, &found);
+            state.chosen.extend(chosen);
+            state.switch_routes(change, &found);
+            found
+        };
         self.assign_all();
         let started = found.new_units.iter().map(|unit| unit.id.to_string()).collect();
         Ok(AppliedUnits { started, stopped: Vec::new() })
     }
 
     /// Keeps where tasks run; where that fails the next controller places them anew.
-    pub(super) async fn keep_placement(&self, placed: Vec<Arc<PlannedTask>>, removed: Vec<String>) {
+    pub(super) async fn keep_placement(&self, placed: &[Arc<PlannedTask>], removed: Vec<String>) {
+        let placed: Placements = {
+            let state = lock(&self.state);
+            let kept = |task: &Arc<PlannedTask>| {
+                let thresholds = state.chosen.get(&task.name).cloned().unwrap_or_default();
+                let nodes = task.settings.nodes.iter().map(ToString::to_string).collect();
+                (task.name.clone(), KeptTask { nodes, thresholds })
+            };
+            placed.iter().map(kept).collect()
+        };
         let kept = Arc::clone(&self.kept_placement);
-        if let Err(error) = run_blocking(move || kept.save(&placed, &removed)).await {
+        if let Err(error) = run_blocking(move || kept.save(placed, &removed)).await {
             tracing::error!(%error, "where tasks run is not kept");
         }
     }
@@ -369,81 +287,64 @@ impl SiteInner {
             .read(|nodes| before.is_some_and(|before| is_placed_for(before, task, nodes, drained)))
     }
 
-    /// Puts the tasks of a change where they are to run, as far as it is planned.
-    fn place_change(
-        &self,
-        change: &TaskChange,
-        drained: &[String],
-        planned: &HashMap<String, Vec<Arc<str>>>,
-    ) -> Result<TaskChange> {
-        let state = lock(&self.state);
-        self.nodes.read(|nodes| {
-            let placeable = Placeable { nodes, drained, units: &state.units };
-            let put = change.put.iter().map(|task| {
-                let before = state.deployment.find_planned(&task.name);
-                let stays = before.filter(|before| is_placed_for(before, task, nodes, drained));
-                match (stays, planned.get(&task.name)) {
-                    (Some(before), _) => Ok(task_at(task, &before.settings.nodes)),
-                    (None, Some(planned)) => place_task(task, planned, &placeable),
-                    (None, None) => place_task(task, &task.settings.nodes, &placeable),
-                }
-            });
-            let put = put.collect::<Result<_>>()?;
-            Ok(TaskChange { put, removed: change.removed.clone() })
-        })
-    }
-
     async fn apply_change(
         self: &Arc<Self>,
         change: TaskChange,
         fusion: bool,
     ) -> Result<AppliedUnits> {
-        let _changing = self.changing.lock().await;
         let drained = self.drained_nodes();
         let unplaced = change.put.iter().filter(|task| !self.stays_placed(task, &drained));
         let unplaced: Vec<Arc<PlannedTask>> = unplaced.cloned().collect();
         self.consider_tasks(&change.put).await;
         let planned = self.plan_tasks(&unplaced, &drained).await;
-        let applied = match self.place_change(&change, &drained, &planned) {
-            Ok(placed) => self.carry_out(change, placed, fusion, START_TIMEOUT).await,
-            Err(error) => Err(error),
+        let place = |state: &SiteState, nodes: &Nodes, drained: &[String]| {
+            let placed = place_change(&change, state, nodes, drained, &planned)?;
+            Ok(PlacedChange { wished: change.clone(), placed, fusion })
         };
+        let start_timeout = START_TIMEOUT;
+        let request = ChangeRequest { place: &place, is_wanted: &|| true, start_timeout };
+        let applied = self.carry_out(request).await;
         self.forget_unwished();
         applied
     }
 
-    /// Has tasks run at other nodes than they do, where they are still wished for.
-    pub(super) async fn move_tasks(
-        self: &Arc<Self>,
-        moves: &[(String, Vec<Arc<str>>)],
-    ) -> Result<()> {
+    /// Has exits of a task have thresholds that were chosen, as far as they are still to choose.
+    pub(super) async fn choose_thresholds(&self, task: &str, thresholds: &BTreeMap<String, f32>) {
         let _changing = self.changing.lock().await;
-        let (change, placed, fusion) = {
-            let state = lock(&self.state);
-            let drained = self.drained_nodes();
-            let is_open = |name: &Arc<str>| {
-                self.nodes.read(|nodes| nodes.get(&**name).is_some_and(KnownNode::is_attached))
-                    && !drained.iter().any(|drained| **drained == **name)
-            };
-            let is_movable = |task: &Arc<PlannedTask>, nodes: &[Arc<str>]| {
-                task.settings.nodes.is_empty()
-                    && task.graph.blocks.len() == nodes.len()
-                    && nodes.iter().all(is_open)
-            };
-            let moved = moves.iter().filter_map(|(name, nodes)| {
-                let task = state.wished.get(name).filter(|task| is_movable(task, nodes))?;
-                Some((Arc::clone(task), task_at(task, nodes)))
-            });
-            let (put, placed): (Vec<_>, Vec<_>) = moved.unzip();
-            let removed = Vec::new();
-            let change = TaskChange { put, removed: removed.clone() };
-            (change, TaskChange { put: placed, removed }, state.deployment.fuses())
+        let placed = {
+            let mut state = lock(&self.state);
+            let chosen = state.chosen.entry(task.to_owned()).or_default();
+            chosen.extend(thresholds.iter().map(|(exit, threshold)| (exit.clone(), *threshold)));
+            state.settle_thresholds(task);
+            state.deployment.find_planned(task).cloned()
         };
-        if change.put.is_empty() {
-            return Ok(());
+        self.assign_all();
+        if let Some(placed) = placed {
+            self.keep_placement(&[placed], Vec::new()).await;
         }
-        self.carry_out(change, placed, fusion, MOVE_TIMEOUT).await.map(drop)
     }
+}
+
+/// Puts the tasks of a change where they are to run, as far as it is planned.
+pub(super) fn place_change(
+    change: &TaskChange,
+    state: &SiteState,
+    nodes: &Nodes,
+    drained: &[String],
+    planned: &HashMap<String, Vec<Arc<str>>>,
+) -> Result<TaskChange> {
+    let placeable = Placeable { nodes, drained, units: &state.units };
+    let put = change.put.iter().map(|task| {
+        let before = state.deployment.find_planned(&task.name);
+        let stays = before.filter(|before| is_placed_for(before, task, nodes, drained));
+        match (stays, planned.get(&task.name)) {
+            (Some(before), _) => Ok(task_at(task, &before.settings.nodes)),
+            (None, Some(planned)) => place_task(task, planned, &placeable),
+            (None, None) => place_task(task, &task.settings.nodes, &placeable),
+        }
+    });
+    let put = put.collect::<Result<_>>()?;
+    Ok(TaskChange { put, removed: change.removed.clone() })
 }
 
 /// A task with its blocks at these nodes.
@@ -542,19 +443,17 @@ impl Site for ClusterSite {
         })
     }
 
-    fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()> {
+    fn set_threshold(&self, task: &Arc<PlannedTask>, exit: &str) -> Result<()> {
         {
             let mut state = lock(&self.0.state);
-            let known = state
-                .routes
-                .get_mut(task)
-                .map(Arc::make_mut)
-                .and_then(|route| route.exits.iter_mut().find(|known| known.name == exit));
-            let known = known.ok_or_else(|| {
-                Error::not_found(format!("task \"{task}\" has no exit \"{exit}\""))
-            })?;
-            known.threshold = threshold;
-            state.deployment.set_threshold(task, exit, threshold);
+            let route = state.routes.get(&task.name);
+            if !route.is_some_and(|route| route.exits.iter().any(|known| known.name == exit)) {
+                let name = &task.name;
+                let error = format!("task \"{name}\" has no exit \"{exit}\"");
+                return Err(Error::not_found(error));
+            }
+            state.replace_wished(task);
+            state.settle_thresholds(&task.name);
         }
         self.0.assign_all();
         Ok(())

@@ -4,14 +4,17 @@
 //! services       what nodes ask over gRPC: to join, for certificates, for content, for orders
 //! node_table     the nodes: what they report, and what they were sent
 //! cluster_site   the tasks of a cluster: what is wished for, and what is done about it
+//! site_state     what it knows of them
 //! carrying_out   a change: units started, tables changed, units stopped
 //! site_status    tasks and units as people see them
 //! assignments    what each node is to do, from units, routes and reports
 //! admin          tokens and nodes as people see and change them
+//! placing_anew   tasks that run nowhere, or at nodes that are away
 //! placing        which node a task's blocks run at, where nothing is known to plan with
 //! task_blocks    a task as planning sees it: its blocks, and what goes between them
 //! observed       nodes and links at a moment, as a problem of placement
-//! replacing      which tasks move, and why; move_gate: when they may
+//! exit_choices   what can be chosen for exits; exit_rates: how many would leave at each threshold
+//! replacing      which tasks move, and why; judging: what pays; move_gate: when they may
 //! site_placing   has nodes find out what planning needs, and tasks move
 //! plan_status    all that as people see it
 //! ```
@@ -22,23 +25,33 @@ mod carrying_out;
 mod cluster_site;
 mod content_directory;
 mod content_service;
+mod exit_choices;
+mod exit_rates;
+mod judging;
 mod kept_placement;
 mod move_gate;
 mod node_table;
 mod observed;
 mod placement_choice;
 mod placing;
+mod placing_anew;
 mod plan_status;
 mod replacing;
 mod services;
 mod site_placing;
+mod site_state;
 mod site_status;
 mod task_blocks;
+#[cfg(test)]
+mod tests;
 
 pub use admin::{ClusterAdmin, TokenStatus};
 pub use cluster_site::{ClusterSite, ClusterSiteParts};
 pub use content_service::{ContentSlice, ServedContent, content_router};
 pub use node_table::{NodeStatus, NodeTable};
 pub use placement_choice::PlacementChoice;
-pub use plan_status::{ClusterPlanStatus, LinkStatus, MoveStatus, TaskPlanStatus};
+pub use plan_status::{
+    ClusterPlanStatus, ExitPlanStatus, LinkStatus, MoveStatus, TaskPlanStatus,
+    ThresholdChangeStatus,
+};
 pub use services::{ContentReader, cluster_services};

@@ -5,21 +5,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tessera_core::ContentHash;
-use tessera_deploy::{Unit, UnitId};
+use tessera_deploy::{PlannedTask, Unit, UnitId};
 use tessera_plan::placement::{
-    ExitSetting, MigrationCost, ModelPlan, PlacementLayer, PlacementModel, PlacementNode,
-    PlacementPlan, PlacementProblem,
+    MigrationCost, ModelPlan, PlacementLayer, PlacementModel, PlacementNode, PlacementPlan,
+    PlacementProblem,
 };
 
+use super::exit_choices::ExitChoices;
+use super::exit_rates::LearnedExits;
 use super::node_table::KnownNode;
 use super::task_blocks::TaskBlocks;
 
+/// Most combinations of thresholds that are tried for tasks that are placed together, where no task
+/// by itself has more.
+const MOST_COMBINATIONS: usize = 256;
 /// Most nodes that are thought of: those that compute the most, and all with gateways.
 pub(super) const MOST_NODES: usize = 24;
 /// What tensors get of a link beside headers and encryption.
 const PAYLOAD_SHARE: f64 = 0.93;
 /// Milliseconds that a hop takes beside the way: encryption, queues, threads.
 const HOP_MS: f64 = 0.4;
+/// How fast it is assumed that weights get to a node.
+const FETCH_BYTES_PER_SECOND: f64 = 10e6;
 /// What is said of a time that nobody has measured: nothing is placed there.
 pub(super) const UNKNOWN_MS: f64 = 1e9;
 /// How long it is remembered what a unit took under load.
@@ -124,6 +131,8 @@ pub(super) struct ObservedProblem {
     pub(super) nodes: Vec<Arc<str>>,
     /// The tasks, one for each model.
     pub(super) tasks: Vec<Arc<TaskBlocks>>,
+    /// What can be chosen for the exits of each.
+    pub(super) choices: Vec<ExitChoices>,
     /// Where they are today, where all of them are somewhere that is thought of.
     pub(super) current: Option<PlacementPlan>,
     /// Requests of the last minute, by task.
@@ -133,10 +142,29 @@ pub(super) struct ObservedProblem {
 }
 
 impl ObservedProblem {
-    /// Bytes that a task's blocks would have to be fetched for these nodes.
-    pub(super) fn missing_bytes(&self, task: usize, nodes: &[usize]) -> u64 {
+    /// What fetching what a task's blocks lack at these nodes costs each request of the next minute.
+    pub(super) fn moving_seconds(&self, task: usize, nodes: &[usize]) -> f64 {
         let blocks = nodes.iter().enumerate();
-        blocks.map(|(block, &node)| self.missing_bytes[task][node][block]).sum()
+        let bytes: u64 = blocks.map(|(block, &node)| self.missing_bytes[task][node][block]).sum();
+        bytes as f64 / FETCH_BYTES_PER_SECOND / self.requests[task].max(1.0)
+    }
+
+    /// The accuracy that a task must have, where it says one.
+    pub(super) fn least_accuracy(&self, task: usize) -> Option<f64> {
+        let goal = self.tasks[task].task.settings.accuracy_goal.as_ref();
+        goal.map(|goal| goal.least_accuracy)
+    }
+
+    /// Where tasks are today, as what is planned is compared with: where no thresholds are chosen it
+    /// is with those that a plan has.
+    pub(super) fn previous_plan(&self) -> Option<PlacementPlan> {
+        let mut previous = self.current.clone()?;
+        for (plan, model) in previous.models.iter_mut().zip(&self.problem.models) {
+            if model.least_accuracy.is_none() {
+                plan.settings = model.settings_in_use();
+            }
+        }
+        Some(previous)
     }
 }
 
@@ -145,12 +173,15 @@ pub(super) struct Observation<'a> {
     pub(super) nodes: &'a BTreeMap<String, KnownNode>,
     pub(super) drained: &'a [String],
     pub(super) factors: &'a LearnedFactors,
+    pub(super) exits: &'a LearnedExits,
+    /// Whose thresholds are chosen first where there are many.
+    pub(super) first_choice: usize,
     /// Bytes of nodes that are taken already.
     pub(super) reserved: &'a HashMap<Arc<str>, f64>,
     /// The units of the tasks that are placed: what they have is free.
     pub(super) placed_units: &'a HashSet<UnitId>,
-    /// Where each task's blocks are today.
-    pub(super) placed: &'a HashMap<String, Vec<Arc<str>>>,
+    /// The tasks with the nodes and thresholds of today.
+    pub(super) placed: &'a HashMap<String, Arc<PlannedTask>>,
 }
 
 impl Observation<'_> {
@@ -183,25 +214,34 @@ impl Observation<'_> {
         });
         let nodes: Vec<PlacementNode> = nodes.collect();
         let (throughput, latency) = link_tables(&open, &self.links_in_use(tasks, &inputs));
-        let models = tasks.iter().zip(&inputs).map(|(blocks, input)| PlacementModel {
-            name: blocks.task.name.clone(),
-            weight: blocks.task.settings.weight.max(1) as f64,
-            input: Some(input.clone()),
-            reply_bytes: Some(blocks.reply_bytes),
-            input_bytes: None,
-            accuracy: None,
-            least_accuracy: None,
-            layers: self.layers_of(blocks, &open),
-        });
+        let mut choices: Vec<ExitChoices> =
+            tasks.iter().map(|blocks| self.choices_of(blocks)).collect();
+        limit_combinations(&mut choices, self.first_choice);
+        let models =
+            tasks.iter().zip(&inputs).zip(&mut choices).map(|((blocks, input), choices)| {
+                let mut model = PlacementModel {
+                    name: blocks.task.name.clone(),
+                    weight: blocks.task.settings.weight.max(1) as f64,
+                    input: Some(input.clone()),
+                    reply_bytes: Some(blocks.reply_bytes),
+                    input_bytes: None,
+                    accuracy: None,
+                    least_accuracy: None,
+                    layers: self.layers_of(blocks, &open, choices),
+                };
+                choices.aim_model(&mut model);
+                model
+            });
+        let models: Vec<PlacementModel> = models.collect();
         let problem = PlacementProblem {
             nodes,
             throughput_bits_per_second: throughput,
             latency_ms: latency,
             layers: Vec::new(),
-            models: models.collect(),
+            models,
             moving: MigrationCost { least_gain: 0.0, ..MigrationCost::default() },
         };
-        let current = self.current_plan(tasks, &names, &problem);
+        let current = self.current_plan(tasks, &names, &choices);
         let missing = tasks.iter().map(|blocks| {
             let of_node = |(_, node): &(&str, &KnownNode)| {
                 let units = blocks.units.iter().zip(&blocks.weight_bytes);
@@ -218,6 +258,7 @@ impl Observation<'_> {
             missing_bytes: missing.collect(),
             nodes: names,
             tasks: tasks.to_vec(),
+            choices,
         })
     }
 
@@ -231,7 +272,7 @@ impl Observation<'_> {
         for (blocks, input) in tasks.iter().zip(inputs) {
             let Some(placed) = self.placed.get(&blocks.task.name) else { continue };
             let mut at = input.clone();
-            for node in placed {
+            for node in &placed.settings.nodes {
                 used.insert((at, node.to_string()));
                 used.insert((node.to_string(), input.clone()));
                 at = node.to_string();
@@ -261,9 +302,21 @@ impl Observation<'_> {
         gateways.map(|node| node.requests_per_minute(task)).sum()
     }
 
-    fn layers_of(&self, blocks: &TaskBlocks, open: &[(&str, &KnownNode)]) -> Vec<PlacementLayer> {
+    /// What can be chosen for the exits of a task.
+    fn choices_of(&self, blocks: &TaskBlocks) -> ExitChoices {
+        let task = &blocks.task;
+        let in_use = self.placed.get(&task.name).map_or(&task.graph, |placed| &placed.graph);
+        let leaving = |exit: &str| self.exit_share(&task.name, exit);
+        ExitChoices::of_task(task, in_use, self.exits, leaving)
+    }
+
+    fn layers_of(
+        &self,
+        blocks: &TaskBlocks,
+        open: &[(&str, &KnownNode)],
+        choices: &ExitChoices,
+    ) -> Vec<PlacementLayer> {
         let graph = &blocks.task.graph;
-        let mut left = 1.0;
         let layer = |(number, unit): (usize, &Arc<Unit>)| {
             let hash = graph.blocks[number].block;
             let times = open.iter().map(|(name, node)| {
@@ -273,13 +326,6 @@ impl Observation<'_> {
                 ((*name).to_owned(), time.unwrap_or(UNKNOWN_MS))
             });
             let weights = blocks.weight_bytes[number] as f64;
-            let exit = graph.exit_of(number).map(|exit| {
-                let taken = self.exit_share(&blocks.task.name, &exit.output);
-                // Some always get further, as far as anybody knows.
-                let rate = if left > 0.0 { (taken / left).clamp(0.0, 0.98) } else { 0.0 };
-                left -= taken;
-                ExitSetting { threshold: f64::from(exit.threshold), rate, accuracy: None }
-            });
             PlacementLayer {
                 name: graph.blocks[number].outputs.first().map(|port| port.name.clone()),
                 block: Some(unit.id.to_string()),
@@ -290,7 +336,7 @@ impl Observation<'_> {
                 input_bytes: Some(blocks.input_bytes[number]),
                 output_bytes: None,
                 execution_probability: None,
-                exit: exit.into_iter().collect(),
+                exit: choices.settings_of(number),
             }
         };
         blocks.units.iter().enumerate().map(layer).collect()
@@ -320,16 +366,35 @@ impl Observation<'_> {
         &self,
         tasks: &[Arc<TaskBlocks>],
         names: &[Arc<str>],
-        problem: &PlacementProblem,
+        choices: &[ExitChoices],
     ) -> Option<PlacementPlan> {
-        let models = tasks.iter().zip(&problem.models).map(|(blocks, model)| {
-            let placed = self.placed.get(&blocks.task.name)?;
+        let models = tasks.iter().zip(choices).map(|(blocks, choices)| {
+            let placed = &self.placed.get(&blocks.task.name)?.settings.nodes;
             let find = |node: &Arc<str>| names.iter().position(|name| name == node);
             let nodes = placed.iter().map(find).collect::<Option<Vec<_>>>()?;
-            (nodes.len() == model.layers.len())
-                .then(|| ModelPlan { nodes, settings: model.settings_in_use() })
+            let layers = blocks.units.len();
+            (nodes.len() == layers).then(|| ModelPlan { nodes, settings: choices.in_use(layers) })
         });
         Some(PlacementPlan { models: models.collect::<Option<_>>()? })
+    }
+}
+
+/// Leaves the thresholds of some tasks as they are where there would be too many combinations; the
+/// one whose turn it is comes first.
+fn limit_combinations(choices: &mut [ExitChoices], first: usize) {
+    let count = choices.len();
+    let mut room: Option<usize> = None;
+    for number in (0..count).map(|number| (number + first) % count) {
+        let combinations = choices[number].combinations();
+        if combinations == 1 {
+            continue;
+        }
+        let left = room.unwrap_or(MOST_COMBINATIONS.max(combinations));
+        if combinations <= left {
+            room = Some(left / combinations);
+        } else {
+            choices[number].close("thresholds of other tasks are chosen first".to_owned());
+        }
     }
 }
 

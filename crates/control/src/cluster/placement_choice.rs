@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tessera_core::Result;
 use tessera_plan::SearchLimit;
 use tessera_plan::placement::{
-    PlacementOptions, PlacementProblem, PlacementSolution, PlacementStrategy,
+    PlacementOptions, PlacementPlan, PlacementProblem, PlacementSolution, PlacementStrategy,
     find_placement_strategy, plan_placement,
 };
 
@@ -41,12 +41,17 @@ impl PlacementChoice {
         }
     }
 
-    /// Plans; may take a while, and waits for programs.
-    pub(super) fn find_plan(&self, problem: &PlacementProblem) -> Result<PlacementSolution> {
+    /// Plans; may take a while, and waits for programs. Where nothing is better than the previous
+    /// plan, it is that.
+    pub(super) fn find_plan(
+        &self,
+        problem: &PlacementProblem,
+        previous: Option<&PlacementPlan>,
+    ) -> Result<PlacementSolution> {
         let start = Instant::now();
         let is_late = || start.elapsed() > PLANNING_TIME;
         let limit = SearchLimit::new(&is_late);
-        let options = PlacementOptions { previous: None, seed: 0, limit };
+        let options = PlacementOptions { previous, seed: 0, limit };
         match self {
             Self::BuiltIn(strategy) => plan_placement(*strategy, problem, &options),
             Self::Program(path) => {

@@ -1,5 +1,7 @@
 //! What a cluster's planner would do and why, as people see it.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use tessera_plan::placement::PlacementProblem;
 
@@ -17,6 +19,8 @@ pub struct ClusterPlanStatus {
     pub links: Vec<LinkStatus>,
     /// The last moves, the newest last.
     pub moves: Vec<MoveStatus>,
+    /// The last times that thresholds were chosen, the newest last.
+    pub threshold_changes: Vec<ThresholdChangeStatus>,
     /// What was planned for, as `tessera plan placement` takes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<PlacementProblem>,
@@ -44,6 +48,52 @@ pub struct TaskPlanStatus {
     /// Why it stays, where another plan is better.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Its exits.
+    pub exits: Vec<ExitPlanStatus>,
+    /// Share of right answers that it must have, where it says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub least_accuracy: Option<f64>,
+    /// Share of right answers that is expected, where that can be known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_accuracy: Option<f64>,
+    /// What it would be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planned_accuracy: Option<f64>,
+    /// Why thresholds stay as they are, or what keeps them from being chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threshold_reason: Option<String>,
+}
+
+/// How an exit is, and how it would be.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExitPlanStatus {
+    /// Name of its output.
+    pub exit: String,
+    /// Taken where the normalised entropy is at most this.
+    pub threshold: f32,
+    /// What it would be.
+    pub planned_threshold: f32,
+    /// Share of what gets there that leaves.
+    pub rate: f64,
+    /// What it would be.
+    pub planned_rate: f64,
+}
+
+/// Thresholds that were chosen.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ThresholdChangeStatus {
+    /// The name of the task.
+    pub task: String,
+    /// When it was decided, in milliseconds since 1970.
+    pub decided_ms: u64,
+    /// What they were, by exit.
+    pub from: BTreeMap<String, f32>,
+    /// What they are.
+    pub to: BTreeMap<String, f32>,
+    /// What a request took, and takes, as it is expected; none where they were not accurate enough.
+    pub before_ms: Option<f64>,
+    /// See `before_ms`.
+    pub after_ms: f64,
 }
 
 /// What is known of a link.

@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tessera_core::{Result, lock};
-use tessera_plan::placement::{
-    ModelPlan, PlacementLayer, PlacementPlan, PlacementProblem, evaluate_placement, find_violation,
-};
+use tessera_core::{Error, Result, lock};
+use tessera_plan::placement::{ModelPlan, PlacementPlan, PlacementProblem};
 
-use super::move_gate::{MoveGain, MoveGate, Verdict};
-use super::observed::{LearnedFactors, ObservedProblem, UNKNOWN_MS};
+use super::exit_rates::LearnedExits;
+use super::judging::{
+    Judged, TaskGates, TaskMove, ThresholdChange, has_times, judge_plan, names_of,
+};
+use super::observed::{LearnedFactors, ObservedProblem};
 use super::placement_choice::PlacementChoice;
-use super::plan_status::{ClusterPlanStatus, LinkStatus, MoveStatus, TaskPlanStatus};
+use super::plan_status::{ClusterPlanStatus, LinkStatus, MoveStatus, ThresholdChangeStatus};
 
 /// How often it is looked whether something is better elsewhere.
 pub(super) const REPLACING_INTERVAL: Duration = Duration::from_millis(250);
@@ -23,9 +24,6 @@ pub(super) const MOST_TASKS: usize = 16;
 const MOST_GROUPS: usize = 64;
 /// Moves that are remembered.
 const MOST_MOVES: usize = 100;
-/// How fast it is assumed that weights get to a node.
-const FETCH_BYTES_PER_SECOND: f64 = 10e6;
-
 /// Decides which tasks move.
 pub(super) struct Replacer {
     pub(super) choice: PlacementChoice,
@@ -34,21 +32,29 @@ pub(super) struct Replacer {
 
 #[derive(Default)]
 struct ReplacerState {
-    factors: LearnedFactors,
-    gates: HashMap<String, MoveGate>,
+    learned: Learned,
+    gates: HashMap<String, TaskGates>,
     /// The last problem of each group of tasks, roughly, and what came of it.
-    planned: HashMap<Vec<String>, (PlacementProblem, PlacementPlan)>,
+    planned: HashMap<Vec<String>, KnownPlan>,
     status: ClusterPlanStatus,
     moves: VecDeque<MoveStatus>,
+    threshold_changes: VecDeque<ThresholdChangeStatus>,
+    /// Counts moves.
+    last_move: u64,
 }
 
-/// A task that is to move.
-#[derive(Clone, Debug)]
-pub(super) struct TaskMove {
-    pub(super) task: String,
-    pub(super) nodes: Vec<Arc<str>>,
-    before: Vec<Arc<str>>,
-    gain: MoveGain,
+/// What was seen of tasks while they ran.
+#[derive(Default)]
+pub(super) struct Learned {
+    pub(super) factors: LearnedFactors,
+    pub(super) exits: LearnedExits,
+}
+
+/// A problem, roughly, and what came of it.
+struct KnownPlan {
+    problem: PlacementProblem,
+    previous: Option<PlacementPlan>,
+    plan: PlacementPlan,
 }
 
 impl Replacer {
@@ -56,106 +62,46 @@ impl Replacer {
         Self { choice, state: Mutex::default() }
     }
 
-    /// Lets what was seen of units be looked at and changed.
-    pub(super) fn with_factors<T>(&self, look: impl FnOnce(&mut LearnedFactors) -> T) -> T {
-        look(&mut lock(&self.state).factors)
+    /// Lets what was seen of tasks be looked at and changed.
+    pub(super) fn with_learned<T>(&self, look: impl FnOnce(&mut Learned) -> T) -> T {
+        look(&mut lock(&self.state).learned)
     }
 
     /// Where these tasks are best placed; `None` where that can't be known. May take a while.
     pub(super) fn plan_anew(&self, observed: &ObservedProblem) -> Option<Vec<Vec<Arc<str>>>> {
-        let plan = self.find_plan(&observed.problem).inspect_err(|error| {
+        let plan = self.choice.find_plan(&observed.problem, None).inspect_err(|error| {
             tracing::warn!(%error, "tasks are placed without a plan");
         });
-        let plan = plan.ok()?;
+        let plan = plan.ok()?.plan;
         let is_known =
             |(number, model): (usize, &ModelPlan)| has_times(observed, number, &model.nodes);
         let is_known = plan.models.iter().enumerate().all(is_known);
         is_known.then(|| plan.models.iter().map(|model| names_of(observed, &model.nodes)).collect())
     }
 
-    /// What is to move now. May take a while.
-    pub(super) fn judge(
-        &self,
-        observed: &ObservedProblem,
-        links: Vec<LinkStatus>,
-    ) -> Vec<TaskMove> {
-        let planned = self.plan_when_changed(&observed.problem);
+    /// What is to be done now. May take a while.
+    pub(super) fn judge(&self, observed: &ObservedProblem, links: Vec<LinkStatus>) -> Judged {
+        let planned = self.plan_when_changed(observed);
         let mut state = lock(&self.state);
         let status = ClusterPlanStatus {
             strategy: self.choice.name(),
-            reason: None,
-            tasks: Vec::new(),
             links,
-            moves: Vec::new(),
             problem: Some(observed.problem.clone()),
+            ..ClusterPlanStatus::default()
         };
         let plan = match planned {
             Ok(plan) => plan,
             Err(error) => {
                 state.status = ClusterPlanStatus { reason: Some(error.to_string()), ..status };
-                return Vec::new();
+                return Judged::default();
             }
         };
-        let Some(current) = &observed.current else { return Vec::new() };
-        let names: Vec<String> =
-            observed.tasks.iter().map(|blocks| blocks.task.name.clone()).collect();
-        let stays = find_violation(&observed.problem, current).is_none();
-        let now_seconds = evaluate_placement(&observed.problem, current);
-        let then_seconds = evaluate_placement(&observed.problem, &plan);
-        let now = Instant::now();
-        let (mut moves, mut tasks) = (Vec::new(), Vec::new());
-        for (number, name) in names.iter().enumerate() {
-            let (from, to) = (&current.models[number].nodes, &plan.models[number].nodes);
-            let is_reachable = stays || is_valid_alone(observed, number);
-            let before = now_seconds.models[number].latency_seconds;
-            let is_measured = has_times(observed, number, from);
-            let gain = MoveGain {
-                current_seconds: is_reachable.then_some(before),
-                planned_seconds: then_seconds.models[number].latency_seconds,
-                moving_seconds: moving_seconds(observed, number, to),
-            };
-            let gate = state.gates.entry(name.clone()).or_default();
-            let verdict = if from == to {
-                gate.forget_wish();
-                None
-            } else if !has_times(observed, number, to) || (is_reachable && !is_measured) {
-                Some(Verdict::Stay("nodes have not found out yet how long it takes there".into()))
-            } else {
-                Some(gate.judge(to, &gain, now))
-            };
-            let is_moving = verdict == Some(Verdict::Move);
-            tasks.push(TaskPlanStatus {
-                task: name.clone(),
-                input_node: observed.problem.models[number].input.clone().unwrap_or_default(),
-                nodes: node_names(observed, from),
-                planned_nodes: node_names(observed, to),
-                expected_ms: gain.current_seconds.map(|seconds| seconds * 1e3),
-                planned_ms: gain.planned_seconds * 1e3,
-                requests_per_minute: observed.requests[number],
-                moves: is_moving,
-                reason: match verdict {
-                    Some(Verdict::Stay(reason)) => Some(reason),
-                    _ => None,
-                },
-            });
-            if is_moving {
-                let (nodes, before) = (names_of(observed, to), names_of(observed, from));
-                moves.push((number, TaskMove { task: name.clone(), nodes, before, gain }));
-            }
-        }
-        state.status = ClusterPlanStatus { tasks, ..status };
-        // Some may stay for now: each that moves must fit beside them.
-        let mut mixed = current.clone();
-        let mut fitting = Vec::with_capacity(moves.len());
-        for (number, found) in moves {
-            let before = std::mem::replace(&mut mixed.models[number], plan.models[number].clone());
-            if stays && find_violation(&observed.problem, &mixed).is_some() {
-                mixed.models[number] = before;
-            } else {
-                fitting.push(found);
-            }
-        }
-        fitting
+        let state = &mut *state;
+        let Some(judged) = judge_plan(observed, &plan, &mut state.gates) else {
+            return Judged::default();
+        };
+        state.status = ClusterPlanStatus { tasks: judged.tasks.clone(), ..status };
+        judged
     }
 
     /// Forgets tasks that there are no more.
@@ -173,120 +119,148 @@ impl Replacer {
         };
     }
 
-    /// Tasks begin to move.
-    pub(super) fn begin_moves(&self, moves: &[TaskMove]) {
-        let decided = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    /// A task begins to move; one that it was about to make before is given up. Returns the number
+    /// of the move.
+    pub(super) fn begin_move(&self, found: &TaskMove) -> u64 {
+        let gain = found.gain;
+        let before_ms = gain.current_seconds.map(|seconds| seconds * 1e3);
+        tracing::info!(
+            task = found.task,
+            from = %distinct(&found.before),
+            to = %distinct(&found.nodes),
+            before_ms,
+            after_ms = gain.planned_seconds * 1e3,
+            "moving a task"
+        );
+        let names = |nodes: &[Arc<str>]| nodes.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let status = MoveStatus {
+            task: found.task.clone(),
+            decided_ms: milliseconds_now(),
+            from: names(&found.before),
+            to: names(&found.nodes),
+            before_ms,
+            after_ms: gain.planned_seconds * 1e3,
+            took_ms: None,
+            error: None,
+        };
         let mut state = lock(&self.state);
-        for found in moves {
-            let gain = found.gain;
-            let before_ms = gain.current_seconds.map(|seconds| seconds * 1e3);
-            let names =
-                |nodes: &[Arc<str>]| nodes.iter().map(ToString::to_string).collect::<Vec<_>>();
-            tracing::info!(
-                task = found.task,
-                from = %distinct(&found.before),
-                to = %distinct(&found.nodes),
-                before_ms,
-                after_ms = gain.planned_seconds * 1e3,
-                "moving a task"
-            );
-            state.moves.push_back(MoveStatus {
-                task: found.task.clone(),
-                decided_ms: u64::try_from(decided.as_millis()).unwrap_or(u64::MAX),
-                from: names(&found.before),
-                to: names(&found.nodes),
-                before_ms,
-                after_ms: gain.planned_seconds * 1e3,
-                took_ms: None,
-                error: None,
-            });
+        state.last_move += 1;
+        let number = state.last_move;
+        if let Some(gates) = state.gates.get_mut(&found.task) {
+            gates.moving = Some((number, found.nodes.clone()));
         }
-        while state.moves.len() > MOST_MOVES {
-            state.moves.pop_front();
+        remember(&mut state.moves, status);
+        number
+    }
+
+    /// Whether a move is still to be made.
+    pub(super) fn is_wanted(&self, task: &str, number: u64) -> bool {
+        let state = lock(&self.state);
+        let moving = state.gates.get(task).and_then(|gates| gates.moving.as_ref());
+        moving.is_some_and(|(known, _)| *known == number)
+    }
+
+    /// A task has moved, or could not.
+    pub(super) fn end_move(
+        &self,
+        found: &TaskMove,
+        number: u64,
+        took: Duration,
+        result: &Result<()>,
+    ) {
+        let now = Instant::now();
+        let mut state = lock(&self.state);
+        // One that was given up for another says nothing about that.
+        if let Some(gates) = state.gates.get_mut(&found.task)
+            && gates.moving.as_ref().is_some_and(|(known, _)| *known == number)
+        {
+            gates.moving = None;
+            match result {
+                Ok(()) => gates.moves.note_move(now),
+                Err(_) => gates.moves.note_failure(now),
+            }
+        }
+        let names: Vec<&str> = found.nodes.iter().map(|node| &**node).collect();
+        let status = state.moves.iter_mut().rev().find(|status| {
+            status.task == found.task && status.took_ms.is_none() && status.to == names
+        });
+        if let Some(status) = status {
+            match result {
+                Ok(()) => status.took_ms = Some(took.as_secs_f64() * 1e3),
+                Err(error) => status.error = Some(error.to_string()),
+            }
         }
     }
 
-    /// Tasks have moved, or could not.
-    pub(super) fn end_moves(&self, moves: &[TaskMove], took: Duration, result: &Result<()>) {
-        let now = Instant::now();
+    /// Thresholds were chosen.
+    pub(super) fn note_thresholds(&self, change: &ThresholdChange) {
+        let before_ms = change.gain.current_seconds.map(|seconds| seconds * 1e3);
+        let (from, to) = (&change.before, &change.thresholds);
+        tracing::info!(task = change.task, ?from, ?to, before_ms, "thresholds are chosen");
+        let status = ThresholdChangeStatus {
+            task: change.task.clone(),
+            decided_ms: milliseconds_now(),
+            from: change.before.clone(),
+            to: change.thresholds.clone(),
+            before_ms,
+            after_ms: change.gain.planned_seconds * 1e3,
+        };
         let mut state = lock(&self.state);
-        for found in moves {
-            let gate = state.gates.entry(found.task.clone()).or_default();
-            match result {
-                Ok(()) => gate.note_move(now),
-                Err(_) => gate.note_failure(now),
-            }
-            let status = state.moves.iter_mut().rev().find(|status| status.task == found.task);
-            if let Some(status) = status {
-                match result {
-                    Ok(()) => status.took_ms = Some(took.as_secs_f64() * 1e3),
-                    Err(error) => status.error = Some(error.to_string()),
-                }
-            }
+        if let Some(gates) = state.gates.get_mut(&change.task) {
+            gates.thresholds.note_move(Instant::now());
         }
+        remember(&mut state.threshold_changes, status);
     }
 
     /// What it would do and why.
     pub(super) fn plan_status(&self) -> ClusterPlanStatus {
         let state = lock(&self.state);
-        let moves = state.moves.iter().cloned().collect();
-        ClusterPlanStatus { moves, strategy: self.choice.name(), ..state.status.clone() }
+        ClusterPlanStatus {
+            moves: state.moves.iter().cloned().collect(),
+            threshold_changes: state.threshold_changes.iter().cloned().collect(),
+            strategy: self.choice.name(),
+            ..state.status.clone()
+        }
     }
 
     /// Plans where the problem is another than the last, by more than what changes all the time.
-    fn plan_when_changed(&self, problem: &PlacementProblem) -> Result<PlacementPlan> {
-        let rough = rounded(problem);
-        let group: Vec<String> = problem.models.iter().map(|model| model.name.clone()).collect();
-        if let Some((known, plan)) = lock(&self.state).planned.get(&group)
-            && *known == rough
+    fn plan_when_changed(&self, observed: &ObservedProblem) -> Result<PlacementPlan> {
+        let (rough, previous) = (rounded(&observed.problem), observed.previous_plan());
+        let models = &observed.problem.models;
+        let group: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
+        if let Some(known) = lock(&self.state).planned.get(&group)
+            && known.problem == rough
+            && known.previous == previous
         {
-            return Ok(plan.clone());
+            return Ok(known.plan.clone());
         }
-        let plan = self.find_plan(problem)?;
+        let plan = self.choice.find_plan(&observed.problem, previous.as_ref())?.plan;
         let mut state = lock(&self.state);
         if state.planned.len() >= MOST_GROUPS {
             state.planned.clear();
         }
-        state.planned.insert(group, (rough, plan.clone()));
+        let known = KnownPlan { problem: rough, previous, plan: plan.clone() };
+        state.planned.insert(group, known);
         Ok(plan)
     }
+}
 
-    fn find_plan(&self, problem: &PlacementProblem) -> Result<PlacementPlan> {
-        Ok(self.choice.find_plan(problem)?.plan)
+/// What a move ends with that is given up for another, or for none.
+pub(super) fn given_up() -> Error {
+    Error::lost("another plan became the better one meanwhile")
+}
+
+fn milliseconds_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Notes what happened, and forgets what was long ago.
+fn remember<T>(list: &mut VecDeque<T>, status: T) {
+    list.push_back(status);
+    while list.len() > MOST_MOVES {
+        list.pop_front();
     }
-}
-
-/// Whether a task by itself may stay where it is.
-fn is_valid_alone(observed: &ObservedProblem, task: usize) -> bool {
-    let Some(current) = &observed.current else { return false };
-    let models = vec![observed.problem.models[task].clone()];
-    let problem = PlacementProblem { models, ..observed.problem.clone() };
-    let plan = PlacementPlan { models: vec![current.models[task].clone()] };
-    find_violation(&problem, &plan).is_none()
-}
-
-/// Whether it is known how long each block of a task takes at these nodes.
-fn has_times(observed: &ObservedProblem, task: usize, nodes: &[usize]) -> bool {
-    let problem = &observed.problem;
-    let layers = problem.models[task].layers.iter().zip(nodes);
-    let time = |(layer, &node): (&PlacementLayer, &usize)| {
-        layer.times_ms.get(&problem.nodes[node].name).is_some_and(|time| *time < UNKNOWN_MS)
-    };
-    layers.into_iter().all(time)
-}
-
-/// What fetching costs each request of the next minute.
-fn moving_seconds(observed: &ObservedProblem, task: usize, nodes: &[usize]) -> f64 {
-    let seconds = observed.missing_bytes(task, nodes) as f64 / FETCH_BYTES_PER_SECOND;
-    seconds / observed.requests[task].max(1.0)
-}
-
-fn names_of(observed: &ObservedProblem, nodes: &[usize]) -> Vec<Arc<str>> {
-    nodes.iter().map(|&node| Arc::clone(&observed.nodes[node])).collect()
-}
-
-fn node_names(observed: &ObservedProblem, nodes: &[usize]) -> Vec<String> {
-    nodes.iter().map(|&node| observed.nodes[node].to_string()).collect()
 }
 
 /// Nodes in the order in which requests pass them.

@@ -5,17 +5,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tessera_core::lock;
-use tessera_deploy::{PlannedTask, UnitId};
+use tessera_deploy::{PlannedTask, TaskChange, UnitId};
 
-use super::cluster_site::SiteInner;
+use super::carrying_out::{ChangeRequest, Nodes, PlacedChange};
+use super::cluster_site::{SiteInner, task_at};
+use super::judging::{Judged, TaskMove};
 use super::node_table::KnownNode;
 use super::observed::{Observation, ObservedProblem, input_node, placeable_nodes};
-use super::replacing::{MOST_TASKS, REPLACING_INTERVAL, TaskMove, link_statuses};
+use super::replacing::{MOST_TASKS, REPLACING_INTERVAL, given_up, link_statuses};
+use super::site_state::SiteState;
 use super::task_blocks::TaskBlocks;
 use crate::run_apart::run_blocking;
 
 /// How long new tasks wait together for nodes to find out how long their blocks take.
 const PROFILE_TIME: Duration = Duration::from_secs(10);
+/// How long units may take to be fetched and started for a task that runs, and would only run better
+/// elsewhere.
+const MOVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Turns for which the thresholds of the same tasks are chosen, where there are too many.
+const CHOICE_TURNS: usize = 20;
 /// How long it waits for links to be measured.
 const LINK_TIME: Duration = Duration::from_secs(3);
 
@@ -34,10 +42,15 @@ pub(super) fn keep_replacing(inner: &Arc<SiteInner>) {
 }
 
 impl SiteInner {
-    /// Moves what is better placed elsewhere. Where there are many tasks, some at a time.
+    /// Moves what is better placed elsewhere, and chooses thresholds. Where there are many tasks, some
+    /// at a time.
     async fn replace_tasks(self: &Arc<Self>, turn: usize) {
         let drained = self.drained_nodes();
-        let is_choice = self.nodes.read(|nodes| placeable_nodes(nodes, &drained).len() > 1);
+        let is_choice = {
+            let state = lock(&self.state);
+            let open = self.nodes.read(|nodes| placeable_nodes(nodes, &drained).len());
+            open > 1 || (open == 1 && state.has_choices())
+        };
         if !is_choice {
             let links = self.nodes.read(link_statuses);
             return self.replacer.note_nothing("there are not two nodes to choose from", links);
@@ -56,27 +69,57 @@ impl SiteInner {
         self.consider_tasks(&unknown).await;
         let site = Arc::clone(self);
         let judged = run_blocking(move || Ok(site.judge_tasks(turn, &drained))).await;
-        let moves = judged.unwrap_or_default();
-        if moves.is_empty() {
-            return;
+        let Judged { moves, thresholds, .. } = judged.unwrap_or_default();
+        for change in thresholds {
+            self.choose_thresholds(&change.task, &change.thresholds).await;
+            self.replacer.note_thresholds(&change);
         }
-        self.replacer.begin_moves(&moves);
-        let targets: Vec<(String, Vec<Arc<str>>)> =
-            moves.iter().map(|found| (found.task.clone(), found.nodes.clone())).collect();
-        let start = Instant::now();
-        let moved = self.move_tasks(&targets).await;
-        if let Err(error) = &moved {
-            tracing::warn!(%error, "tasks can't be moved");
+        for found in moves {
+            let number = self.replacer.begin_move(&found);
+            let site = Arc::clone(self);
+            // What it needs may have to be fetched, and a link may be cut meanwhile.
+            tokio::spawn(async move { site.move_task(&found, number).await });
         }
-        self.replacer.end_moves(&moves, start.elapsed(), &moved);
+        // One that is not wanted any more ends now.
+        self.nodes.note_progress();
     }
 
-    /// What is to move now, among those whose turn it is.
-    fn judge_tasks(&self, turn: usize, drained: &[String]) -> Vec<TaskMove> {
+    /// Has a task run at other nodes than it does, for as long as that is the better plan.
+    async fn move_task(self: &Arc<Self>, found: &TaskMove, number: u64) {
+        let start = Instant::now();
+        let place = |state: &SiteState, nodes: &Nodes, drained: &[String]| {
+            let is_open = |name: &Arc<str>| {
+                nodes.get(&**name).is_some_and(KnownNode::is_attached)
+                    && !drained.iter().any(|drained| **drained == **name)
+            };
+            let is_movable = |task: &&Arc<PlannedTask>| {
+                task.settings.nodes.is_empty()
+                    && task.graph.blocks.len() == found.nodes.len()
+                    && found.nodes.iter().all(is_open)
+            };
+            let task = state.wished.get(&found.task).filter(is_movable).ok_or_else(given_up)?;
+            let put = vec![task_at(task, &found.nodes)];
+            let placed = TaskChange { put, removed: Vec::new() };
+            let fusion = state.deployment.fuses();
+            // What is wished for stays what it is by then.
+            Ok(PlacedChange { wished: TaskChange::default(), placed, fusion })
+        };
+        let is_wanted = || self.replacer.is_wanted(&found.task, number);
+        let start_timeout = MOVE_TIMEOUT;
+        let request = ChangeRequest { place: &place, is_wanted: &is_wanted, start_timeout };
+        let moved = self.carry_out(request).await.map(drop);
+        if let Err(error) = &moved {
+            tracing::warn!(task = found.task, %error, "a task can't be moved");
+        }
+        self.replacer.end_move(found, number, start.elapsed(), &moved);
+    }
+
+    /// What is to be done now, for those tasks whose turn it is.
+    fn judge_tasks(&self, turn: usize, drained: &[String]) -> Judged {
         let links = self.nodes.read(link_statuses);
         let Some(observed) = self.observe_placed(turn, drained) else {
             self.replacer.note_nothing("no task is there that could be placed elsewhere", links);
-            return Vec::new();
+            return Judged::default();
         };
         self.replacer.judge(&observed, links)
     }
@@ -92,12 +135,14 @@ impl SiteInner {
             let is_open = |name: &Arc<str>| open.iter().any(|(open, _)| *open == &**name);
             let placed = state.task_blocks.values().filter_map(|blocks| {
                 let placed = state.deployment.find_planned(&blocks.task.name)?;
-                let is_placed = placed.settings.nodes.iter().all(is_open);
-                // One whose requests come from nowhere keeps no other from being placed.
-                let is_placed = is_placed && input_node(blocks, nodes).is_some();
-                is_placed.then(|| (blocks, placed.settings.nodes.clone()))
+                // One that is about to be another is looked at when it is.
+                let is_placed = placed.version == blocks.task.version
+                    && placed.settings.nodes.iter().all(is_open)
+                    // One whose requests come from nowhere keeps no other from being placed.
+                    && input_node(blocks, nodes).is_some();
+                is_placed.then(|| (blocks, Arc::clone(placed)))
             });
-            let all: Vec<(&Arc<TaskBlocks>, Vec<Arc<str>>)> = placed.collect();
+            let all: Vec<(&Arc<TaskBlocks>, Arc<PlannedTask>)> = placed.collect();
             let (count, groups) = (all.len(), all.len().div_ceil(MOST_TASKS).max(1));
             let first = (turn % groups) * MOST_TASKS;
             let chosen = &all[first.min(count)..(first + MOST_TASKS).min(count)];
@@ -107,8 +152,8 @@ impl SiteInner {
             let tasks: Vec<Arc<TaskBlocks>> =
                 chosen.iter().map(|(blocks, _)| Arc::clone(blocks)).collect();
             let placed = chosen.iter();
-            let placed =
-                placed.map(|(blocks, nodes)| (blocks.task.name.clone(), nodes.clone())).collect();
+            let placed = placed.map(|(_, placed)| (placed.name.clone(), Arc::clone(placed)));
+            let placed = placed.collect();
             let placed_units = tasks.iter().filter_map(|blocks| {
                 let route = state.deployment.find_route(&blocks.task.name)?;
                 Some(route.steps.iter().map(|step| step.unit.clone()))
@@ -119,12 +164,15 @@ impl SiteInner {
                 hashes.zip(blocks.units.iter().map(|unit| unit.id.clone()))
             });
             let alone = alone.collect();
-            self.replacer.with_factors(|factors| {
-                factors.update(nodes, &state.units, &alone);
+            self.replacer.with_learned(|learned| {
+                learned.factors.update(nodes, &state.units, &alone);
+                learned.exits.update(nodes, &state.routes, &state.wished);
                 let observation = Observation {
                     nodes,
                     drained,
-                    factors,
+                    factors: &learned.factors,
+                    exits: &learned.exits,
+                    first_choice: turn / groups / CHOICE_TURNS,
                     reserved: &HashMap::new(),
                     placed_units: &placed_units,
                     placed: &placed,
@@ -215,11 +263,17 @@ impl SiteInner {
         reserved: &HashMap<Arc<str>, f64>,
     ) -> Option<Vec<Arc<str>>> {
         let observed = self.nodes.read(|nodes| {
-            self.replacer.with_factors(|factors| {
-                let placed = &HashMap::new();
-                let placed_units = &HashSet::new();
-                let observation =
-                    Observation { nodes, drained, factors, reserved, placed_units, placed };
+            self.replacer.with_learned(|learned| {
+                let observation = Observation {
+                    nodes,
+                    drained,
+                    factors: &learned.factors,
+                    exits: &learned.exits,
+                    first_choice: 0,
+                    reserved,
+                    placed_units: &HashSet::new(),
+                    placed: &HashMap::new(),
+                };
                 observation.problem_of(&[Arc::clone(blocks)])
             })
         })?;

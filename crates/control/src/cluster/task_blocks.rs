@@ -17,6 +17,7 @@ const UNKNOWN_BYTES: f64 = 4096.0;
 const MESSAGE_BYTES: f64 = 400.0;
 
 /// A task as it is placed.
+#[derive(Clone)]
 pub(super) struct TaskBlocks {
     /// The task.
     pub(super) task: Arc<PlannedTask>,

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::component_reference;
 use crate::intent_reader::{
-    DEADLINE_MS, DEVICE_PATTERN, REPLICAS, ROWS, TOKEN_SECONDS, WAIT_MS, WEIGHTS,
+    DEADLINE_MS, DEVICE_PATTERN, MOST_THRESHOLDS, REPLICAS, ROWS, TOKEN_SECONDS, WAIT_MS, WEIGHTS,
 };
 use crate::names::{self, NODE_PATTERN};
 
@@ -162,17 +162,34 @@ fn intent_schemas() -> Schemas {
         ("Node", node_schema()),
         ("Batching", batching_schema()),
         ("Threshold", json!({"type": "number", "minimum": 0, "maximum": 1})),
+        ("Share", json!({"type": "number", "minimum": 0, "maximum": 1})),
+        ("ThresholdChoice", threshold_choice_schema()),
         ("NewThreshold", object_schema(1, [("threshold", schema_reference("Threshold"))])),
     ])
 }
 
 fn task_of(what: &str, path: Value) -> Value {
     let exits = json!({"type": "object", "additionalProperties": schema_reference("Threshold")});
-    object_schema(
+    let share = |what: &str| with_description(schema_reference("Share"), what);
+    let choices = json!({
+        "type": "object",
+        "additionalProperties": schema_reference("ThresholdChoice")
+    });
+    let mut task = object_schema(
         1,
         [
             (what, path),
-            ("exits", with_description(exits, "Thresholds of exits, by their names.")),
+            ("exits", with_description(exits, "Thresholds of exits, by their names: they stay.")),
+            (
+                "thresholds",
+                with_description(
+                    choices,
+                    "What may be chosen for each exit, in a cluster; the first is used until more \
+                     is known.",
+                ),
+            ),
+            ("accuracy", share("Of right answers where no exit is taken.")),
+            ("least_accuracy", share("Of right answers that thresholds are chosen for.")),
             ("deadline_ms", range_schema(&DEADLINE_MS)),
             ("degrade", json!({"type": "boolean", "default": false})),
             ("weight", range_schema(&WEIGHTS)),
@@ -184,7 +201,23 @@ fn task_of(what: &str, path: Value) -> Value {
             ("batching", schema_reference("Batching")),
             ("max_rows", range_schema(&ROWS)),
         ],
-    )
+    );
+    let goal = ["thresholds", "accuracy", "least_accuracy"];
+    let others = |name: &str| goal.into_iter().filter(|other| *other != name).collect::<Vec<_>>();
+    let needed = goal.map(|name| (name.to_owned(), Value::from(others(name))));
+    task["dependentRequired"] = Value::Object(needed.into_iter().collect());
+    task
+}
+
+fn threshold_choice_schema() -> Value {
+    let setting = object_schema(
+        2,
+        [("threshold", schema_reference("Threshold")), ("accuracy", schema_reference("Share"))],
+    );
+    let mut choice = array_schema(setting);
+    choice["minItems"] = 1.into();
+    choice["maxItems"] = MOST_THRESHOLDS.into();
+    choice
 }
 
 fn node_schema() -> Value {
@@ -340,6 +373,28 @@ fn unit_schemas() -> Schemas {
     ])
 }
 
+fn threshold_change_schema() -> Value {
+    let thresholds =
+        || json!({"type": "object", "additionalProperties": schema_reference("Threshold")});
+    object_schema(
+        6,
+        [
+            ("task", string_schema()),
+            ("decided_ms", with_description(count_schema(), "In milliseconds since 1970.")),
+            ("from", with_description(thresholds(), "By exit.")),
+            ("to", thresholds()),
+            (
+                "before_ms",
+                with_description(
+                    json!({"type": ["number", "null"]}),
+                    "Null where they were not accurate enough.",
+                ),
+            ),
+            ("after_ms", json!({"type": "number"})),
+        ],
+    )
+}
+
 /// Nodes and tokens of a cluster.
 fn cluster_schemas() -> Schemas {
     let number = || json!({"type": "number"});
@@ -375,12 +430,13 @@ fn cluster_schemas() -> Schemas {
         (
             "ClusterPlan",
             object_schema(
-                4,
+                5,
                 [
                     ("strategy", string_schema()),
                     ("tasks", array_schema(schema_reference("TaskPlan"))),
                     ("links", array_schema(schema_reference("Link"))),
                     ("moves", array_schema(schema_reference("Move"))),
+                    ("threshold_changes", array_schema(schema_reference("ThresholdChange"))),
                     (
                         "reason",
                         with_description(
@@ -401,7 +457,7 @@ fn cluster_schemas() -> Schemas {
         (
             "TaskPlan",
             object_schema(
-                8,
+                9,
                 [
                     ("task", string_schema()),
                     ("input_node", pattern_schema(NODE_PATTERN)),
@@ -411,6 +467,7 @@ fn cluster_schemas() -> Schemas {
                     ("planned_ms", number()),
                     ("requests_per_minute", number()),
                     ("moves", json!({"type": "boolean"})),
+                    ("exits", array_schema(schema_reference("ExitPlan"))),
                     (
                         "reason",
                         with_description(
@@ -418,9 +475,39 @@ fn cluster_schemas() -> Schemas {
                             "Why it stays, where another plan is better.",
                         ),
                     ),
+                    ("least_accuracy", schema_reference("Share")),
+                    ("expected_accuracy", schema_reference("Share")),
+                    ("planned_accuracy", schema_reference("Share")),
+                    (
+                        "threshold_reason",
+                        with_description(
+                            string_schema(),
+                            "Why thresholds stay as they are, or can't be chosen.",
+                        ),
+                    ),
                 ],
             ),
         ),
+        (
+            "ExitPlan",
+            object_schema(
+                5,
+                [
+                    ("exit", string_schema()),
+                    ("threshold", schema_reference("Threshold")),
+                    ("planned_threshold", schema_reference("Threshold")),
+                    (
+                        "rate",
+                        with_description(
+                            schema_reference("Share"),
+                            "Of the requests that get there, those that leave.",
+                        ),
+                    ),
+                    ("planned_rate", schema_reference("Share")),
+                ],
+            ),
+        ),
+        ("ThresholdChange", threshold_change_schema()),
         (
             "Link",
             object_schema(

@@ -28,7 +28,7 @@ fn port(name: &str, size: usize) -> TensorPort {
 }
 
 /// One block from `f32[N,from]` to `f32[N,to]`.
-pub(super) fn block(name: &str, from: usize, to: usize) -> BlockGraph {
+pub(crate) fn block(name: &str, from: usize, to: usize) -> BlockGraph {
     BlockGraph {
         inputs: vec![port("x", from)],
         blocks: vec![BlockNode {
@@ -44,7 +44,7 @@ pub(super) fn block(name: &str, from: usize, to: usize) -> BlockGraph {
 }
 
 /// A model of a trunk, a rest, and an exit between them.
-fn early() -> BlockGraph {
+pub(crate) fn early() -> BlockGraph {
     let node = |name: &str, from, output: &str| BlockNode {
         block: ContentHash::of_content(name.as_bytes()),
         inputs: vec![from],
@@ -133,6 +133,8 @@ pub(super) struct FakeSite {
     at_once: AtomicUsize,
     /// The most changes that there were at the same time.
     pub(super) most_at_once: AtomicUsize,
+    /// The last task that a threshold was set of.
+    pub(super) with_threshold: Mutex<Option<Arc<PlannedTask>>>,
     pub(super) events: broadcast::Sender<Arc<str>>,
 }
 
@@ -144,6 +146,7 @@ impl FakeSite {
             refuses: AtomicBool::new(false),
             at_once: AtomicUsize::new(0),
             most_at_once: AtomicUsize::new(0),
+            with_threshold: Mutex::default(),
             events: broadcast::channel(2).0,
         }
     }
@@ -274,8 +277,11 @@ impl Site for FakeSite {
         })
     }
 
-    fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()> {
-        self.deployment.lock().unwrap().set_threshold(task, exit, threshold);
+    fn set_threshold(&self, task: &Arc<PlannedTask>, exit: &str) -> Result<()> {
+        *self.with_threshold.lock().unwrap() = Some(Arc::clone(task));
+        let known = task.graph.exits.iter().find(|known| known.output == exit);
+        let threshold = known.map_or(f32::NAN, |known| known.threshold);
+        self.deployment.lock().unwrap().set_threshold(&task.name, exit, threshold);
         Ok(())
     }
 

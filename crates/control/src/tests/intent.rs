@@ -29,6 +29,17 @@ fn rich() -> Value {
                 "batching": {"max_rows": 8, "max_wait_ms": 2},
                 "max_rows": 64
             },
+            "careful": {
+                "model": "resnet50",
+                "thresholds": {
+                    "early": [
+                        {"threshold": 0.25, "accuracy": 0.96},
+                        {"threshold": 0.5, "accuracy": 0.9}
+                    ]
+                },
+                "accuracy": 0.97,
+                "least_accuracy": 0.93
+            },
             "task2": {"model": "resnet50/3", "batching": "off", "device": "cpu"},
             "task3": ["stem"],
             "task4": {"model": "resnet50", "device": ["cpu", "cuda:0", "cuda:12"]},
@@ -66,6 +77,10 @@ fn the_richer_form_is_taken() {
     assert_eq!((task.deadline_ms, task.replicas, task.max_rows), (Some(500), Some(2), Some(64)));
     assert_eq!((task.degrade, task.isolation), (true, Some(Isolation::Process)));
     assert_eq!(task.device, Some(DeviceChoice::All(Device::Cuda(1))));
+    let careful = &system.tasks["careful"];
+    assert_eq!((careful.accuracy, careful.least_accuracy), (Some(0.97), Some(0.93)));
+    let settings = &careful.thresholds["early"];
+    assert_eq!((settings.len(), settings[1].threshold, settings[1].accuracy), (2, 0.5, 0.9));
     let batching = Batching { max_rows: 8, max_wait: Duration::from_millis(2) };
     assert_eq!(task.batching, Some(BatchingChoice::On(batching)));
     assert_eq!(system.tasks["task2"].path, TaskPath::Model("resnet50/3".to_owned()));
@@ -135,6 +150,26 @@ fn what_a_schema_can_tell_is_refused_with_its_field() {
             "tasks.t.exits.e: \"0.5\", expected a number",
         ),
         (json!({"model": "m", "exits": [0.5]}), "tasks.t.exits: an array, expected an object"),
+        (
+            json!({"model": "m", "least_accuracy": 0.9}),
+            "tasks.t.accuracy: it is missing, and thresholds are chosen with it; \
+             tasks.t.thresholds: it is missing",
+        ),
+        (json!({"model": "m", "thresholds": {}}), "tasks.t.least_accuracy: it is missing"),
+        (
+            json!({"model": "m", "thresholds": {"e": []}, "accuracy": 1, "least_accuracy": 0.9}),
+            "tasks.t.thresholds.e: the list is empty",
+        ),
+        (
+            json!({
+                "model": "m",
+                "thresholds": {"e": [{"threshold": 0.5}]},
+                "accuracy": 1,
+                "least_accuracy": 90
+            }),
+            "tasks.t.thresholds.e[0].accuracy: it is missing; \
+             tasks.t.least_accuracy: an accuracy of 90, expected 0 to 1",
+        ),
         (
             json!({"model": "m", "deadline_ms": 0}),
             "tasks.t.deadline_ms: 0, expected an integer from 1",

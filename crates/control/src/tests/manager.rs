@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tessera_core::{Device, ErrorKind};
-use tessera_deploy::Isolation;
+use tessera_deploy::{Isolation, PlannedTask};
 
 use super::fakes::{Setup, block};
 use crate::store::IntentStore;
@@ -236,6 +236,42 @@ async fn thresholds_are_those_of_the_task_and_can_be_set() {
     // The same task with the threshold that it has by now is no new version.
     manager.put_system(manager.system()).await.unwrap();
     assert_eq!(setup.site.versions(), versions(&[("a", "1")]));
+}
+
+#[tokio::test]
+async fn a_threshold_that_is_set_is_no_longer_one_to_choose() {
+    let setup = Setup::new();
+    let manager = &setup.manager;
+    let settings = json!([
+        {"threshold": 0.25, "accuracy": 0.9}, {"threshold": 0.5, "accuracy": 0.8}
+    ]);
+    let document = |exit: &str| {
+        json!({
+            "model": "early", "thresholds": {exit: settings},
+            "accuracy": 0.95, "least_accuracy": 0.85
+        })
+    };
+    let error = manager.put_task("a", task(&document("exit_2"))).await.unwrap_err().to_string();
+    assert!(error.contains("there is no exit \"exit_2\""), "{error}");
+    let mut none = document("exit_1");
+    none["thresholds"] = json!({});
+    let error = manager.put_task("a", task(&none)).await.unwrap_err().to_string();
+    assert!(error.contains("thresholds: none for exit \"exit_1\""), "{error}");
+    let mut placed = document("exit_1");
+    placed["node"] = json!("edge");
+    let error = manager.put_task("a", task(&placed)).await.unwrap_err().to_string();
+    assert!(error.contains("expected one of both"), "{error}");
+    manager.put_task("a", task(&document("exit_1"))).await.unwrap();
+    assert_eq!(manager.task_status("a").unwrap().exits[0].threshold, 0.25);
+    let is_pinned = |task: &PlannedTask| {
+        task.settings.accuracy_goal.as_ref().unwrap().exits["exit_1"].is_pinned
+    };
+    assert!(!is_pinned(&setup.site.running()[0]));
+    manager.set_threshold("a", "exit_1", 0.5).await.unwrap();
+    assert!(is_pinned(setup.site.with_threshold.lock().unwrap().as_ref().unwrap()));
+    assert_eq!(manager.task_definition("a").unwrap().exits["exit_1"], 0.5);
+    manager.put_task("a", task(&document("exit_1"))).await.unwrap();
+    assert!(!is_pinned(&setup.site.running()[0]));
 }
 
 #[tokio::test]

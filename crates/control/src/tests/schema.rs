@@ -24,6 +24,17 @@ pub(super) fn check(document: &Value, schema: &Value, value: &Value) -> Result<(
             }
             "minimum" => value.as_f64().is_none_or(|number| number >= wanted.as_f64().unwrap()),
             "maximum" => value.as_f64().is_none_or(|number| number <= wanted.as_f64().unwrap()),
+            "maxItems" => {
+                value.as_array().is_none_or(|items| items.len() as u64 <= wanted.as_u64().unwrap())
+            }
+            "dependentRequired" => value.as_object().is_none_or(|fields| {
+                let mut wanted = wanted.as_object().unwrap().iter();
+                wanted.all(|(name, needed)| {
+                    let mut needed = needed.as_array().unwrap().iter();
+                    !fields.contains_key(name)
+                        || needed.all(|other| fields.contains_key(other.as_str().unwrap()))
+                })
+            }),
             "minLength" => value.as_str().is_none_or(|text| at_least(text.chars().count())),
             "minItems" => value.as_array().is_none_or(|items| at_least(items.len())),
             "items" => {

@@ -1,6 +1,7 @@
 //! What a worker is doing, as its node learns it.
 
 use serde::{Deserialize, Serialize};
+use tessera_deploy::EntropyCounts;
 
 use crate::executor::DeviceUse;
 
@@ -20,4 +21,7 @@ pub struct Heartbeat {
     /// What it did on a device with memory of its own, and what it has there.
     #[serde(default)]
     pub device: DeviceUse,
+    /// How uncertain the requests were that it ran, where it is the head of an exit.
+    #[serde(default, skip_serializing_if = "EntropyCounts::is_empty")]
+    pub entropies: EntropyCounts,
 }

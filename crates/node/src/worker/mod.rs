@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tessera_core::{Device, Error, ErrorKind, Result, lock};
-use tessera_deploy::Batching;
+use tessera_deploy::{Batching, EntropyCounts};
 use tessera_tensormq::{
     Address, Deadline, InboxInterrupter, MAX_INBOX_DEPTH, Message, Peers, Wait,
 };
@@ -31,7 +31,7 @@ use crate::cancelled::CancelledRequests;
 use crate::executor::{BatchFailure, BatchRun, ExecutedBatch};
 use crate::permits::CorePermit;
 use crate::unit::LoadedUnit;
-use batch_item::{BatchItem, BatchTiming, ExecutedRequest};
+use batch_item::{BatchItem, BatchTiming, ExecutedRequest, RequestEntropy};
 use batcher::Batcher;
 use context::WorkerContext;
 pub use context::{LossReporter, NoLossReporter};
@@ -85,6 +85,8 @@ struct WorkerInner {
     done: AtomicU64,
     /// How long those took together, in microseconds.
     run_us: AtomicU64,
+    /// How many were how uncertain, by the steps of [`EntropyCounts`].
+    entropies: [AtomicU64; EntropyCounts::STEPS],
 }
 
 impl Worker {
@@ -113,6 +115,7 @@ impl Worker {
             busy_since: (0..count).map(|_| AtomicU64::new(0)).collect(),
             done: AtomicU64::new(0),
             run_us: AtomicU64::new(0),
+            entropies: std::array::from_fn(|_| AtomicU64::new(0)),
         });
         let local: Arc<dyn LocalWorker> = Arc::<WorkerInner>::clone(&shared);
         let context = &shared.context;
@@ -148,6 +151,9 @@ impl Worker {
             done: self.shared.done.load(Ordering::Relaxed),
             run_us: self.shared.run_us.load(Ordering::Relaxed),
             device: self.shared.unit.executor().device_use(),
+            entropies: EntropyCounts(std::array::from_fn(|step| {
+                self.shared.entropies[step].load(Ordering::Relaxed)
+            })),
         }
     }
 
@@ -276,6 +282,7 @@ impl WorkerInner {
                 let took = Deadline::now().nanoseconds().saturating_sub(started) / 1000;
                 self.run_us.fetch_add(took * batch.len() as u64, Ordering::Relaxed);
                 self.done.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                results.iter().flatten().for_each(|(_, entropy)| self.count_entropy(entropy));
                 let all = batch.into_iter().zip(results).zip(&rows);
                 let executed = all.filter_map(|((item, result), &rows)| {
                     let (outputs, entropy) = result?;
@@ -294,6 +301,13 @@ impl WorkerInner {
                 drop(permit);
                 self.handle_failed_batch(batch, failure, started);
             }
+        }
+    }
+
+    /// Notes how uncertain a request was, for whoever chooses thresholds.
+    fn count_entropy(&self, entropy: &Option<RequestEntropy>) {
+        if let Some(Ok(entropy)) = entropy {
+            self.entropies[EntropyCounts::step_of(*entropy)].fetch_add(1, Ordering::Relaxed);
         }
     }
 

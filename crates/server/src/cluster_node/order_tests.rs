@@ -72,7 +72,8 @@ fn start_workload(folder: &Path) -> Arc<NodeWorkload> {
     let transport = TransportConfig { transport: None, network: Some(network) }.build().unwrap();
     let state = create_state_folder(&repository).unwrap();
     let (draining, _) = mpsc::unbounded_channel();
-    let workload = config.build_workload(&state, tls, &transport, None, draining).unwrap();
+    let supply = config.build_supply(&tls, &Arc::default()).unwrap();
+    let workload = config.build_workload(&state, tls, &transport, None, draining, supply).unwrap();
     workload.restore();
     workload
 }

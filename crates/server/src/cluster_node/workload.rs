@@ -12,7 +12,7 @@ use tessera_cluster::{
     NodeAssignment, PeerAddresses, TaskTraffic, UnitInstances, UnitReport, UnitState,
 };
 use tessera_core::{Result, lock};
-use tessera_deploy::{TaskRoute, Unit, UnitId};
+use tessera_deploy::{EntropyCounts, TaskRoute, Unit, UnitId};
 use tessera_dispatch::{Dispatcher, RouteChange, TaskEntry, UnitEntry};
 use tessera_node::{InstanceState, InstanceStatus, NodeEvent};
 use tessera_probe::LinkProber;
@@ -359,6 +359,8 @@ impl NodeWorkload {
         let report = |(id, assigned): (&UnitId, &AssignedUnit)| {
             let facts = self.node.supervisor.unit_facts(id);
             let own = statuses.iter().filter(|status| status.unit == *id);
+            let mut entropies = EntropyCounts::default();
+            own.clone().for_each(|status| entropies.add_counts(&status.heartbeat.entropies));
             let calibration = facts.as_ref().map(|facts| facts.calibration);
             UnitReport {
                 unit: id.clone(),
@@ -367,6 +369,7 @@ impl NodeWorkload {
                 window: instance_window(&assigned.unit, calibration.as_ref(), self.cores),
                 run_time: calibration.as_ref().map_or(Duration::ZERO, |known| known.time),
                 recent_time: self.recent_times.time_of(id),
+                entropies,
                 weight_bytes: facts.map_or(0, |facts| facts.weight_bytes as u64),
                 max_batch_rows: calibration
                     .and_then(|known| known.batching)

@@ -8,7 +8,7 @@ use tessera_control::{
     AppliedUnits, PingAnswer, Site, SiteFuture, TaskStatus, UnitStatus, UsedUnit, used_units,
 };
 use tessera_core::{Error, Result, lock};
-use tessera_deploy::{Deployment, DeploymentChange, TaskChange, Unit, UnitId};
+use tessera_deploy::{Deployment, DeploymentChange, PlannedTask, TaskChange, Unit, UnitId};
 use tessera_dispatch::{Dispatcher, RouteChange, UnitEntry};
 use tessera_node::{DetachedInstances, NodeSupervisor};
 use tessera_telemetry::{SystemSample, Telemetry};
@@ -129,6 +129,13 @@ impl LocalSite {
         if let Some(task) = change.put.iter().find(|task| !task.settings.nodes.is_empty()) {
             return Err(Error::usage(format!(
                 "task \"{}\": node: there is one host here; `tessera controller` has nodes",
+                task.name
+            )));
+        }
+        if let Some(task) = change.put.iter().find(|task| task.settings.accuracy_goal.is_some()) {
+            return Err(Error::usage(format!(
+                "task \"{}\": least_accuracy: thresholds are chosen by `tessera controller`; \
+                 here they are set with exits",
                 task.name
             )));
         }
@@ -296,9 +303,13 @@ impl Site for LocalSite {
         })
     }
 
-    fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()> {
-        self.dispatch.dispatcher.set_threshold(task, exit, threshold)?;
-        self.lock_deployment().set_threshold(task, exit, threshold);
+    fn set_threshold(&self, task: &Arc<PlannedTask>, exit: &str) -> Result<()> {
+        let known = task.graph.exits.iter().find(|known| known.output == exit);
+        let known = known.ok_or_else(|| {
+            Error::not_found(format!("task \"{}\" has no exit \"{exit}\"", task.name))
+        })?;
+        self.dispatch.dispatcher.set_threshold(&task.name, exit, known.threshold)?;
+        self.lock_deployment().set_threshold(&task.name, exit, known.threshold);
         Ok(())
     }
 

@@ -37,6 +37,24 @@ pub(super) fn show_cluster_plan(arguments: &ClusterPlanArguments) -> Result<()> 
             ]
         },
     )?;
+    let exits: Vec<Value> = rows_of(&plan["tasks"]).iter().flat_map(exit_rows).collect();
+    print_rows(
+        &Value::Array(exits),
+        &["task", "exit", "threshold", "leave", "would be", "leave", "accuracy", ""],
+        |exit| {
+            let is_same = exit["threshold"] == exit["planned_threshold"];
+            vec![
+                text(&exit["task"]),
+                text(&exit["exit"]),
+                number(&exit["threshold"]),
+                percent(&exit["rate"]),
+                if is_same { "the same".to_owned() } else { number(&exit["planned_threshold"]) },
+                percent(&exit["planned_rate"]),
+                text(&exit["accuracy"]),
+                text(&exit["threshold_reason"]),
+            ]
+        },
+    )?;
     print_rows(&plan["links"], &["from", "to", "round trip", "Mbit/s", "probes"], |link| {
         let rate = link["megabits_per_second"].as_f64();
         let is_cut = link["is_cut"].as_bool().unwrap_or_default();
@@ -61,13 +79,31 @@ pub(super) fn show_cluster_plan(arguments: &ClusterPlanArguments) -> Result<()> 
     })
 }
 
+/// The exits of a task; what is said of all of them is beside the first.
+fn exit_rows(task: &Value) -> Vec<Value> {
+    let mut rows = rows_of(&task["exits"]).to_vec();
+    for row in &mut rows {
+        row["task"] = task["task"].clone();
+    }
+    if let (Some(first), Some(least)) = (rows.first_mut(), task["least_accuracy"].as_f64()) {
+        let expected = percent(&task["expected_accuracy"]);
+        first["accuracy"] = format!("{expected} of {:.1}%", least * 100.0).into();
+        first["threshold_reason"] = task["threshold_reason"].clone();
+    }
+    rows
+}
+
+fn rows_of(list: &Value) -> &[Value] {
+    list.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
 /// A table of what is in a list; nothing where it is empty.
 fn print_rows(
     list: &Value,
     heads: &[&'static str],
     row: impl Fn(&Value) -> Vec<String>,
 ) -> Result<()> {
-    let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    let items = rows_of(list);
     if items.is_empty() {
         return Ok(());
     }
@@ -81,6 +117,14 @@ fn print_rows(
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
+}
+
+fn number(value: &Value) -> String {
+    value.as_f64().map_or_else(|| "-".to_owned(), |number| format!("{number:.3}"))
+}
+
+fn percent(value: &Value) -> String {
+    value.as_f64().map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", share * 100.0))
 }
 
 fn milliseconds(value: &Value) -> String {

@@ -1,0 +1,5 @@
+//! Tests of a cluster's tasks, at nodes that only say what they were told to.
+
+mod changes;
+mod fake_cluster;
+mod thresholds;
