@@ -201,7 +201,7 @@ impl UnitProcess {
                 }
                 UnitProcessReport::Pong(number, heartbeat, traffic) => {
                     *lock(&self.traffic) = traffic;
-                    *lock(&self.heartbeat) = (Instant::now(), heartbeat);
+                    *lock(&self.heartbeat) = (Instant::now(), *heartbeat);
                     // Dropping it wakes whoever waits.
                     lock(&self.pings).remove(&number);
                 }

@@ -124,7 +124,7 @@ pub(crate) enum UnitProcessReport {
     /// It gives a permit back.
     GiveBack(u64),
     /// The answer to a ping, with what its connections to other hosts have done.
-    Pong(u64, Heartbeat, Vec<PeerTraffic>),
+    Pong(u64, Box<Heartbeat>, Vec<PeerTraffic>),
     /// Something is lost; it is to be told when that is known.
     Lost(u64, Loss),
 }

@@ -111,7 +111,7 @@ pub fn run_unit_process(
                 }
                 let identity = peers.endpoint().tls_identity();
                 let traffic = identity.map(TlsIdentity::connection_traffic).unwrap_or_default();
-                let heartbeat = worker.current_heartbeat();
+                let heartbeat = Box::new(worker.current_heartbeat());
                 send_report(&UnitProcessReport::Pong(number, heartbeat, traffic));
             }
             UnitProcessCommand::Stop => break,
