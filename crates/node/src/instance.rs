@@ -197,7 +197,7 @@ impl UnitProcess {
                     self.send_command(&UnitProcessCommand::Known(number)).ok();
                 }
                 UnitProcessReport::Pong(number, heartbeat) => {
-                    *lock(&self.heartbeat) = (Instant::now(), heartbeat);
+                    *lock(&self.heartbeat) = (Instant::now(), *heartbeat);
                     // Dropping it wakes whoever waits.
                     lock(&self.pings).remove(&number);
                 }

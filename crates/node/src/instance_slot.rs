@@ -49,7 +49,7 @@ pub(crate) struct InstanceSlot {
 
 /// What answers a ping.
 pub(crate) enum PingTarget {
-    Threads(Heartbeat),
+    Threads(Box<Heartbeat>),
     Process(Arc<UnitProcess>),
 }
 
@@ -73,7 +73,9 @@ impl InstanceSlot {
 
     pub(crate) fn ping_target(&self) -> Option<PingTarget> {
         Some(match self.running.as_ref()? {
-            RunningInstance::Threads(worker) => PingTarget::Threads(worker.current_heartbeat()),
+            RunningInstance::Threads(worker) => {
+                PingTarget::Threads(Box::new(worker.current_heartbeat()))
+            }
             RunningInstance::Process(process) => PingTarget::Process(Arc::clone(process)),
         })
     }

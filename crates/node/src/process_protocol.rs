@@ -117,7 +117,7 @@ pub(crate) enum UnitProcessReport {
     /// It gives a permit back.
     GiveBack(u64),
     /// The answer to a ping.
-    Pong(u64, Heartbeat),
+    Pong(u64, Box<Heartbeat>),
     /// Something is lost; it is to be told when that is known.
     Lost(u64, Loss),
 }

@@ -98,7 +98,7 @@ pub fn run_unit_process(
                 if !worker.is_alive() {
                     break;
                 }
-                send_report(&UnitProcessReport::Pong(number, worker.current_heartbeat()));
+                send_report(&UnitProcessReport::Pong(number, Box::new(worker.current_heartbeat())));
             }
             UnitProcessCommand::Stop => break,
         }

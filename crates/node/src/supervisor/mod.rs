@@ -335,7 +335,7 @@ impl NodeSupervisor {
         let ping = |target: Option<PingTarget>| {
             let start = Instant::now();
             let heartbeat = match target.ok_or_else(|| Error::lost("it is not running"))? {
-                PingTarget::Threads(heartbeat) => heartbeat,
+                PingTarget::Threads(heartbeat) => *heartbeat,
                 PingTarget::Process(process) => {
                     let number = self.0.pings.fetch_add(1, Ordering::Relaxed);
                     process.ping_and_wait(number, SILENCE_TIMEOUT)?
@@ -385,7 +385,7 @@ impl NodeSupervisor {
                 },
                 restarts: slot.restarts,
                 heartbeat: match slot.ping_target() {
-                    Some(PingTarget::Threads(heartbeat)) => heartbeat,
+                    Some(PingTarget::Threads(heartbeat)) => *heartbeat,
                     Some(PingTarget::Process(process)) => process.last_heartbeat().1,
                     None => Heartbeat::default(),
                 },
