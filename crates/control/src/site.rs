@@ -182,8 +182,8 @@ pub trait Site: Send + Sync + 'static {
     /// Starts a unit that was stopped or has failed.
     fn start_unit<'a>(&'a self, unit: &'a str) -> SiteFuture<'a, Result<()>>;
 
-    /// Sets the threshold of an exit, at once, to what a task that is served has it at now; all else
-    /// of the task is as it was.
+    /// Sets the threshold of an exit, at once, to what a task that is served has it at now; all
+    /// else of the task is as it was.
     fn set_threshold(&self, task: &Arc<PlannedTask>, exit: &str) -> Result<()>;
 
     /// What happens from now on, each event a JSON object with a `kind`.

@@ -17,6 +17,9 @@ pub(crate) const ECHO_INTERVAL: Duration = Duration::from_millis(200);
 const ECHO_WINDOW: Duration = Duration::from_millis(600);
 /// A link through which nothing came for so long is cut.
 const CUT_AFTER: Duration = Duration::from_millis(1500);
+/// Where no probe came through for so long, and other things did or could not be tried, probes are
+/// filtered.
+const FILTERED_AFTER: Duration = Duration::from_secs(5);
 /// How long what was sent anyway says more than a train.
 const TRAFFIC_MEMORY: Duration = Duration::from_secs(60);
 /// How old a train may be on a link that nothing else is known of.
@@ -51,6 +54,9 @@ pub struct LinkEstimate {
     pub probe_bytes: u64,
     /// Whether nothing comes through.
     pub is_cut: bool,
+    /// Whether probes don't, as far as that can be told: what is known is what was sent anyway.
+    #[serde(default)]
+    pub is_filtered: bool,
 }
 
 /// What the connections to another host have done.
@@ -83,6 +89,13 @@ pub(crate) struct LinkEstimator {
     asked: VecDeque<(u64, Instant, u64)>,
     samples: VecDeque<EchoSample>,
     heard: Option<Instant>,
+    /// When a probe was last answered, and when something else last came through.
+    answered: Option<Instant>,
+    carried: Option<Instant>,
+    /// Since when something is on its way and nothing of it arrives, and whether that was for long:
+    /// then nothing comes through until something does.
+    stuck_since: Option<Instant>,
+    is_stuck: bool,
     round_trip: Option<Duration>,
     /// The round trip when the last train was sent.
     train_round_trip: Option<Duration>,
@@ -126,6 +139,10 @@ impl LinkEstimator {
             asked: VecDeque::new(),
             samples: VecDeque::new(),
             heard: None,
+            answered: None,
+            carried: None,
+            stuck_since: None,
+            is_stuck: false,
             round_trip: None,
             train_round_trip: None,
             train_rate: None,
@@ -168,10 +185,16 @@ impl LinkEstimator {
         let is_loaded = outstanding > 0;
         let least = self.samples.iter().map(|sample| sample.round_trip).min();
         let round_trip = round_trip.max(least.unwrap_or_default().min(seen));
-        self.heard = Some(now);
+        self.note_answer(now);
         self.samples.push_back(EchoSample { at: now, round_trip, is_loaded });
         self.settle_round_trip(now);
         true
+    }
+
+    /// A probe came through, and came back.
+    fn note_answer(&mut self, now: Instant) {
+        (self.heard, self.answered) = (Some(now), Some(now));
+        (self.stuck_since, self.is_stuck) = (None, false);
     }
 
     fn settle_round_trip(&mut self, now: Instant) {
@@ -192,10 +215,16 @@ impl LinkEstimator {
         self.judged_bytes = self.judged_bytes.min(sample.acknowledged_bytes);
         if sample.acknowledged_bytes > self.traffic.acknowledged_bytes {
             // What gets through gets through, also where probes do not.
-            self.heard = Some(now);
-            if self.samples.is_empty() {
+            (self.heard, self.carried) = (Some(now), Some(now));
+            (self.stuck_since, self.is_stuck) = (None, false);
+            if self.samples.is_empty() || self.is_filtered(now) {
                 self.round_trip = sample.round_trip.or(self.round_trip);
             }
+        } else if sample.outstanding_bytes > 0 {
+            let since = *self.stuck_since.get_or_insert(now);
+            self.is_stuck |= now.saturating_duration_since(since) > self.patience();
+        } else {
+            self.stuck_since = None;
         }
         if sample.acknowledged_bytes - self.judged_bytes >= ENOUGH_BYTES
             && let Some(rate) = sample.bits_per_second
@@ -228,7 +257,8 @@ impl LinkEstimator {
             self.next_count = FIRST_TRAIN;
             self.budget.pay(TRAIN_TIMEOUT.as_secs_f64() * 0.05);
         }
-        if self.is_cut(now) || self.round_trip.is_none() || self.traffic.outstanding_bytes > 0 {
+        let is_silent = self.answered.is_none() || self.is_filtered(now) || self.is_cut(now);
+        if is_silent || self.round_trip.is_none() || self.traffic.outstanding_bytes > 0 {
             return None;
         }
         let is_longer = self.next_count > FIRST_TRAIN;
@@ -262,7 +292,7 @@ impl LinkEstimator {
     pub(crate) fn note_train(&mut self, number: u64, arrival: &TrainArrival, now: Instant) {
         let Some(train) = self.train.filter(|train| train.number == number) else { return };
         self.train = None;
-        self.heard = Some(now);
+        self.note_answer(now);
         self.looked = now;
         let believed = self.rate(now);
         if train.count < FIRST_TRAIN {
@@ -330,10 +360,29 @@ impl LinkEstimator {
         change >= JUMP_LEAST && change.as_secs_f64() > JUMP_SHARE * before.as_secs_f64()
     }
 
+    fn patience(&self) -> Duration {
+        CUT_AFTER + 2 * self.round_trip.unwrap_or_default()
+    }
+
+    /// Whether what should come through does not: probes, where they did before; else what was sent
+    /// anyway, where there was something.
     fn is_cut(&self, now: Instant) -> bool {
         let last = self.heard.unwrap_or(self.started);
-        let patience = CUT_AFTER + 2 * self.round_trip.unwrap_or_default();
-        now.saturating_duration_since(last) > patience
+        if now.saturating_duration_since(last) <= self.patience() {
+            return false;
+        }
+        self.is_stuck || (self.answered.is_some() && !self.is_filtered(now))
+    }
+
+    /// Whether probes don't come through where other things do, or never did.
+    fn is_filtered(&self, now: Instant) -> bool {
+        match (self.answered, self.carried) {
+            (None, _) => now.saturating_duration_since(self.started) > FILTERED_AFTER,
+            (Some(answered), Some(carried)) => {
+                carried.saturating_duration_since(answered) > FILTERED_AFTER
+            }
+            (Some(_), None) => false,
+        }
     }
 
     /// What is known now.
@@ -345,6 +394,7 @@ impl LinkEstimator {
             bits_per_second: self.rate(now),
             probe_bytes: self.probe_bytes,
             is_cut,
+            is_filtered: self.is_filtered(now),
         }
     }
 }
@@ -384,6 +434,46 @@ mod tests {
         assert!(link.estimate("b", at + 3000 * MS).is_cut);
         echo(&mut link, 12, at + 3000 * MS, 10 * MS);
         assert_eq!(link.estimate("b", at + 3011 * MS).round_trip, Some(10 * MS));
+    }
+
+    #[test]
+    fn a_link_on_which_probes_are_filtered_is_not_cut_while_nothing_is_sent_or_what_is_arrives() {
+        let start = Instant::now();
+        let mut link = LinkEstimator::new(start);
+        let at = start + 20_000 * MS;
+        link.note_echo_sent(1, start);
+        let traffic = |acknowledged_bytes, outstanding_bytes| TrafficSample {
+            acknowledged_bytes,
+            outstanding_bytes,
+            round_trip: Some(30 * MS),
+            ..TrafficSample::default()
+        };
+        // Nothing was sent but probes.
+        link.note_traffic(TrafficSample::default(), at);
+        let found = link.estimate("b", at);
+        assert_eq!((found.is_cut, found.is_filtered, found.round_trip), (false, true, None));
+        link.note_traffic(traffic(1000, 0), at);
+        let idle = link.estimate("b", at + 10_000 * MS);
+        assert_eq!((idle.is_cut, idle.round_trip), (false, Some(30 * MS)));
+        // Something is on its way, and does not arrive.
+        link.note_traffic(traffic(1000, 500), at + 10_000 * MS);
+        assert!(!link.estimate("b", at + 10_100 * MS).is_cut);
+        link.note_traffic(traffic(1000, 500), at + 12_000 * MS);
+        assert!(link.estimate("b", at + 12_000 * MS).is_cut);
+        // Its connection ends, which says nothing about the link.
+        link.note_traffic(TrafficSample::default(), at + 20_000 * MS);
+        assert!(link.estimate("b", at + 20_000 * MS).is_cut);
+        link.note_traffic(traffic(100, 0), at + 21_000 * MS);
+        assert!(!link.estimate("b", at + 30_000 * MS).is_cut);
+        // Probes come through after all, and then not any more: that is a cut.
+        echo(&mut link, 2, at + 40_000 * MS, 30 * MS);
+        let open = link.estimate("b", at + 40_100 * MS);
+        assert_eq!((open.is_cut, open.is_filtered), (false, false));
+        assert!(link.estimate("b", at + 43_000 * MS).is_cut);
+        // Where other things arrive all the same it is none.
+        link.note_traffic(traffic(200, 0), at + 46_000 * MS);
+        let filtered = link.estimate("b", at + 60_000 * MS);
+        assert_eq!((filtered.is_cut, filtered.is_filtered), (false, true));
     }
 
     #[test]

@@ -50,6 +50,8 @@ struct ProberShared {
 struct ProbedLink {
     peer: ProbePeer,
     estimator: LinkEstimator,
+    /// Whether it was said that probes don't come through.
+    is_filter_told: bool,
 }
 
 impl LinkProber {
@@ -98,6 +100,7 @@ impl LinkProber {
             let link = known.unwrap_or_else(|| ProbedLink {
                 peer: peer.clone(),
                 estimator: LinkEstimator::new(now),
+                is_filter_told: false,
             });
             links.insert(peer.name, link);
         }
@@ -114,8 +117,20 @@ impl LinkProber {
     /// What is known of the links to all that are probed.
     pub fn estimates(&self) -> Vec<LinkEstimate> {
         let now = Instant::now();
-        let links = lock(&self.shared.links);
-        links.iter().map(|(name, link)| link.estimator.estimate(name, now)).collect()
+        let mut links = lock(&self.shared.links);
+        let estimate = |(name, link): (&String, &mut ProbedLink)| {
+            let found = link.estimator.estimate(name, now);
+            if found.is_filtered && !std::mem::replace(&mut link.is_filter_told, true) {
+                let address = link.peer.address;
+                tracing::warn!(
+                    node = name,
+                    %address,
+                    "no UDP comes through: the link is known by what is sent over TCP alone"
+                );
+            }
+            found
+        };
+        links.iter_mut().map(estimate).collect()
     }
 }
 
@@ -310,8 +325,10 @@ mod tests {
         let wrong = ProbeKey::random().unwrap();
         let at = SocketAddr::new(address, b.port().unwrap());
         a.set_peers(vec![ProbePeer { name: "b".to_owned(), address: at, key: wrong }]);
-        let found = wait_for(&a, |link| link.is_cut);
+        let found = wait_for(&a, |link| link.is_filtered);
         assert_eq!((found.round_trip, found.bits_per_second), (None, None));
+        // Nothing else was sent that should have come through.
+        assert!(!found.is_cut);
         assert!("12".parse::<ProbeKey>().is_err());
     }
 }

@@ -38,10 +38,14 @@ pub(super) struct PlacedChange {
     pub(super) fusion: bool,
 }
 
+/// What a change comes to, where tasks and nodes are so and some nodes are to get nothing.
+pub(super) type PlaceFn<'a> =
+    dyn Fn(&SiteState, &Nodes, &[String]) -> Result<PlacedChange> + Sync + 'a;
+
 /// A change that somebody asks for.
 pub(super) struct ChangeRequest<'a> {
     /// What it comes to. It is asked again when all is started: others may have changed something.
-    pub(super) place: &'a (dyn Fn(&SiteState, &Nodes, &[String]) -> Result<PlacedChange> + Sync),
+    pub(super) place: &'a PlaceFn<'a>,
     /// Whether anybody wants it still.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Sync),
     /// How long units may take to be fetched and started.
@@ -81,16 +85,21 @@ impl HeldUnits {
     }
 }
 
+impl HeldUnits {
+    /// They run as it is decided from now on; tells whether there are any.
+    fn release(&mut self) -> bool {
+        let units = std::mem::take(&mut self.units);
+        let mut state = lock(&self.site.state);
+        units.iter().for_each(|unit| state.release_unit(unit));
+        !units.is_empty()
+    }
+}
+
 impl Drop for HeldUnits {
     fn drop(&mut self) {
-        if self.units.is_empty() {
-            return;
+        if self.release() {
+            self.site.assign_all();
         }
-        {
-            let mut state = lock(&self.site.state);
-            self.units.iter().for_each(|unit| state.release_unit(unit));
-        }
-        self.site.assign_all();
     }
 }
 
@@ -121,7 +130,7 @@ impl SiteInner {
             }
         };
         // What it needs is used, and stays.
-        drop(held);
+        held.release();
         self.assign_all();
         let tables = self.wait_for_tables().await;
         let CommittedChange { found, earlier, .. } = *committed;

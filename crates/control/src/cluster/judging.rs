@@ -10,6 +10,7 @@ use tessera_plan::placement::{
     find_violation,
 };
 
+use super::degrading::elsewhere_reason;
 use super::move_gate::{MOVES, MoveGain, MoveGate, THRESHOLDS, Verdict};
 use super::observed::{ObservedProblem, UNKNOWN_MS};
 use super::plan_status::{ExitPlanStatus, TaskPlanStatus};
@@ -49,12 +50,14 @@ pub(super) struct TaskGates {
     pub(super) thresholds: MoveGate,
     /// The number of the move that it is about to make, and where to.
     pub(super) moving: Option<(u64, Vec<Arc<str>>)>,
+    /// Whether it may degrade, and can't where requests come in.
+    has_no_exit_at_input: bool,
 }
 
 impl Default for TaskGates {
     fn default() -> Self {
         let (moves, thresholds) = (MoveGate::new(&MOVES), MoveGate::new(&THRESHOLDS));
-        Self { moves, thresholds, moving: None }
+        Self { moves, thresholds, moving: None, has_no_exit_at_input: false }
     }
 }
 
@@ -69,8 +72,8 @@ pub(super) fn judge_plan(
     let places = without_goals(&observed.problem);
     // What it is about where tasks are: with the thresholds of the plan, wherever they are.
     let with_thresholds = mixed_plan(current, plan);
-    let seconds = |plan: &PlacementPlan| -> Vec<f64> {
-        let models = evaluate_placement(&places, plan).models;
+    let seconds = |problem: &PlacementProblem, plan: &PlacementPlan| -> Vec<f64> {
+        let models = evaluate_placement(problem, plan).models;
         models.into_iter().map(|model| model.latency_seconds).collect()
     };
     let looked_at = Comparison {
@@ -78,9 +81,10 @@ pub(super) fn judge_plan(
         current,
         plan,
         stays: find_violation(&places, current).is_none(),
-        now: seconds(current),
-        chosen: seconds(&with_thresholds),
-        then: seconds(plan),
+        now: seconds(&places, current),
+        chosen: seconds(&places, &with_thresholds),
+        then: seconds(&places, plan),
+        expected: [current, plan].map(|plan| seconds(&observed.measured, plan)),
         places: &places,
     };
     let mut judged = Judged::default();
@@ -115,10 +119,12 @@ struct Comparison<'a> {
     places: &'a PlacementProblem,
     /// Whether everything may stay where it is.
     stays: bool,
-    /// What a request of each task takes: today, with the thresholds of the plan, and with all of it.
+    /// What a request of each task takes: today, with the plan's thresholds, and with all of it.
     now: Vec<f64>,
     chosen: Vec<f64>,
     then: Vec<f64>,
+    /// What it really takes today and as planned: above it takes longer where it is not to be.
+    expected: [Vec<f64>; 2],
 }
 
 impl Comparison<'_> {
@@ -168,14 +174,15 @@ impl Comparison<'_> {
             input_node: model.input.clone().unwrap_or_default(),
             nodes: node_names(observed, &from.nodes),
             planned_nodes: node_names(observed, &to.nodes),
-            expected_ms: is_reachable.then_some(self.now[number] * 1e3),
-            planned_ms: self.then[number] * 1e3,
+            expected_ms: is_reachable.then_some(self.expected[0][number] * 1e3),
+            planned_ms: self.expected[1][number] * 1e3,
             requests_per_minute: observed.requests[number],
             moves: is_moving,
             reason: match verdict {
                 Some(Verdict::Stay(reason)) => Some(reason),
                 _ => None,
             },
+            degrade_reason: self.degrade_reason(number, gates),
             exits: self.exit_statuses(number),
             least_accuracy: observed.least_accuracy(number),
             expected_accuracy: model.accuracy_with(&from.settings),
@@ -186,9 +193,30 @@ impl Comparison<'_> {
             task: task.clone(),
             nodes: names_of(observed, &to.nodes),
             before: names_of(observed, &from.nodes),
-            gain,
+            gain: MoveGain {
+                current_seconds: is_reachable.then_some(self.expected[0][number]),
+                planned_seconds: self.expected[1][number],
+                ..gain
+            },
         });
         (thresholds, found, status)
+    }
+
+    /// Why a task that may degrade can't where requests come in; said in the log when it is new.
+    fn degrade_reason(&self, number: usize, gates: &mut TaskGates) -> Option<String> {
+        let task = &self.observed.tasks[number].task;
+        if !task.settings.degrade {
+            return None;
+        }
+        let (problem, plan) = (&self.observed.problem, &self.plan.models[number]);
+        let reason = self.observed.degrade_reasons[number]
+            .clone()
+            .or_else(|| elsewhere_reason(problem, number, &task.graph, plan));
+        if let Some(reason) = reason.as_ref().filter(|_| !gates.has_no_exit_at_input) {
+            tracing::warn!(task = task.name, reason, "a task can't degrade where it is cut off");
+        }
+        gates.has_no_exit_at_input = reason.is_some();
+        reason
     }
 
     /// Whether other thresholds are taken now; why not, where others are planned or can't be.

@@ -14,6 +14,7 @@
 //! task_blocks    a task as planning sees it: its blocks, and what goes between them
 //! observed       nodes and links at a moment, as a problem of placement
 //! exit_choices   what can be chosen for exits; exit_rates: how many would leave at each threshold
+//! degrading      where the exits of tasks are that may degrade
 //! replacing      which tasks move, and why; judging: what pays; move_gate: when they may
 //! site_placing   has nodes find out what planning needs, and tasks move
 //! plan_status    all that as people see it
@@ -25,6 +26,7 @@ mod carrying_out;
 mod cluster_site;
 mod content_directory;
 mod content_service;
+mod degrading;
 mod exit_choices;
 mod exit_rates;
 mod judging;

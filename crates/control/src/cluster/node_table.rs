@@ -114,6 +114,8 @@ pub(crate) struct KnownNode {
     /// What its gateway has done, by task.
     pub(crate) traffic: HashMap<String, TaskTraffic>,
     rates: HashMap<String, RequestRate>,
+    /// Since when requests of a task are under way and none is answered.
+    stalled: HashMap<String, Instant>,
     recent_answers: HashMap<String, RecentAnswers>,
     /// What it was sent, all together.
     sent: Assignment,
@@ -230,6 +232,11 @@ impl KnownNode {
         self.rates.get(task).map_or(0.0, |rate| rate.per_minute)
     }
 
+    /// Whether requests of a task were under way at its gateway for so long, and none was answered.
+    pub(crate) fn is_stalled_for(&self, task: &str, time: Duration) -> bool {
+        self.stalled.get(task).is_some_and(|since| since.elapsed() >= time)
+    }
+
     /// What became of a task's last requests at its gateway.
     pub(crate) fn recent_answers(&self, task: &str) -> Option<&RecentAnswers> {
         self.recent_answers.get(task)
@@ -246,8 +253,15 @@ impl KnownNode {
             rate.or_insert_with(|| RequestRate::new(known.answered, now))
                 .update(known.answered, now);
         }
+        self.stalled.retain(|task, _| there.contains(task.as_str()));
         for known in &traffic {
             let before = self.traffic.get(&known.task);
+            let is_new = before.is_none_or(|before| before.answered != known.answered);
+            if is_new || known.in_flight == 0 {
+                self.stalled.remove(&known.task);
+            } else {
+                self.stalled.entry(known.task.clone()).or_insert(now);
+            }
             self.recent_answers.entry(known.task.clone()).or_default().update(before, known);
         }
         self.traffic = traffic.into_iter().map(|known| (known.task.clone(), known)).collect();
@@ -325,6 +339,7 @@ impl NodeTable {
             profiles: HashMap::new(),
             traffic: HashMap::new(),
             rates: HashMap::new(),
+            stalled: HashMap::new(),
             recent_answers: HashMap::new(),
             sent: Assignment::default(),
             applied: 0,
@@ -390,6 +405,7 @@ impl NodeTable {
                 node.held_blocks = Arc::default();
                 node.traffic.clear();
                 node.rates.clear();
+                node.stalled.clear();
                 node.recent_answers.clear();
             }
             node.description = description;

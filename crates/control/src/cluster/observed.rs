@@ -11,6 +11,7 @@ use tessera_plan::placement::{
     PlacementProblem,
 };
 
+use super::degrading::keep_exit_at_input;
 use super::exit_choices::ExitChoices;
 use super::exit_rates::LearnedExits;
 use super::node_table::KnownNode;
@@ -25,8 +26,13 @@ pub(super) const MOST_NODES: usize = 24;
 const PAYLOAD_SHARE: f64 = 0.93;
 /// Milliseconds that a hop takes beside the way: encryption, queues, threads.
 const HOP_MS: f64 = 0.4;
-/// How fast it is assumed that weights get to a node.
+/// How fast it is assumed that weights get to a node where it is not known: from the controller.
 const FETCH_BYTES_PER_SECOND: f64 = 10e6;
+/// Where requests were under way for so long and none was answered, a link that nothing is known of
+/// may be why.
+const STALLED_AFTER: Duration = Duration::from_secs(3);
+/// What is left of a node's storage to others.
+const STORAGE_SHARE: f64 = 0.9;
 /// What is said of a time that nobody has measured: nothing is placed there.
 pub(super) const UNKNOWN_MS: f64 = 1e9;
 /// How long it is remembered what a unit took under load.
@@ -127,7 +133,10 @@ pub(super) fn input_node(
 
 /// A problem, and what its numbers stand for.
 pub(super) struct ObservedProblem {
+    /// As it is planned for.
     pub(super) problem: PlacementProblem,
+    /// With the times that were measured, wherever something is to be.
+    pub(super) measured: PlacementProblem,
     pub(super) nodes: Vec<Arc<str>>,
     /// The tasks, one for each model.
     pub(super) tasks: Vec<Arc<TaskBlocks>>,
@@ -137,16 +146,18 @@ pub(super) struct ObservedProblem {
     pub(super) current: Option<PlacementPlan>,
     /// Requests of the last minute, by task.
     pub(super) requests: Vec<f64>,
-    /// For each task, node and block, bytes that would have to be fetched.
-    missing_bytes: Vec<Vec<Vec<u64>>>,
+    /// Why the exit of each task can't be where its requests come in, though it may degrade.
+    pub(super) degrade_reasons: Vec<Option<String>>,
+    /// For each task, node and block, how long it takes to fetch what is missing there.
+    fetch_seconds: Vec<Vec<Vec<f64>>>,
 }
 
 impl ObservedProblem {
-    /// What fetching what a task's blocks lack at these nodes costs each request of the next minute.
+    /// What fetching what blocks lack at these nodes costs each request of the next minute.
     pub(super) fn moving_seconds(&self, task: usize, nodes: &[usize]) -> f64 {
         let blocks = nodes.iter().enumerate();
-        let bytes: u64 = blocks.map(|(block, &node)| self.missing_bytes[task][node][block]).sum();
-        bytes as f64 / FETCH_BYTES_PER_SECOND / self.requests[task].max(1.0)
+        let seconds: f64 = blocks.map(|(block, &node)| self.fetch_seconds[task][node][block]).sum();
+        seconds / self.requests[task].max(1.0)
     }
 
     /// The accuracy that a task must have, where it says one.
@@ -155,8 +166,8 @@ impl ObservedProblem {
         goal.map(|goal| goal.least_accuracy)
     }
 
-    /// Where tasks are today, as what is planned is compared with: where no thresholds are chosen it
-    /// is with those that a plan has.
+    /// Where tasks are today, as what is planned is compared with: where no thresholds are chosen
+    /// it is with those that a plan has.
     pub(super) fn previous_plan(&self) -> Option<PlacementPlan> {
         let mut previous = self.current.clone()?;
         for (plan, model) in previous.models.iter_mut().zip(&self.problem.models) {
@@ -208,7 +219,7 @@ impl Observation<'_> {
             kind: Some((*name).to_owned()),
             flops_per_second: None,
             memory_bytes: self.is_open(name).then(|| self.memory_of(name, node)).or(Some(0.0)),
-            storage_bytes: None,
+            storage_bytes: self.storage_of(node, tasks),
             watts: None,
             joules_per_byte_sent: None,
         });
@@ -233,7 +244,7 @@ impl Observation<'_> {
                 model
             });
         let models: Vec<PlacementModel> = models.collect();
-        let problem = PlacementProblem {
+        let mut problem = PlacementProblem {
             nodes,
             throughput_bits_per_second: throughput,
             latency_ms: latency,
@@ -242,39 +253,48 @@ impl Observation<'_> {
             moving: MigrationCost { least_gain: 0.0, ..MigrationCost::default() },
         };
         let current = self.current_plan(tasks, &names, &choices);
-        let missing = tasks.iter().map(|blocks| {
-            let of_node = |(_, node): &(&str, &KnownNode)| {
+        let fetches = tasks.iter().map(|blocks| {
+            let of_node = |(name, node): &(&str, &KnownNode)| {
                 let units = blocks.units.iter().zip(&blocks.weight_bytes);
                 units
-                    .map(|(unit, bytes)| if node.has_at_hand(&unit.id) { 0 } else { *bytes })
+                    .map(|(unit, bytes)| self.fetch_seconds(&unit.id, *bytes, name, node))
                     .collect()
             };
             open.iter().map(of_node).collect()
         });
+        let fetch_seconds = fetches.collect();
+        let measured = problem.clone();
+        let degrading = tasks.iter().enumerate().map(|(number, blocks)| {
+            let task = &blocks.task;
+            let may = task.settings.degrade;
+            may.then(|| keep_exit_at_input(&mut problem, number, &task.graph)).flatten()
+        });
+        let degrade_reasons = degrading.collect();
         Some(ObservedProblem {
             problem,
+            measured,
+            degrade_reasons,
             current,
             requests: tasks.iter().map(|blocks| self.requests_of(&blocks.task.name)).collect(),
-            missing_bytes: missing.collect(),
+            fetch_seconds,
             nodes: names,
             tasks: tasks.to_vec(),
             choices,
         })
     }
 
-    /// The links that requests of tasks pass where they are.
-    fn links_in_use(
-        &self,
-        tasks: &[Arc<TaskBlocks>],
-        inputs: &[String],
-    ) -> HashSet<(String, String)> {
-        let mut used = HashSet::new();
+    /// The links that requests of tasks pass where they are, and whether any of them get an answer.
+    fn links_in_use(&self, tasks: &[Arc<TaskBlocks>], inputs: &[String]) -> UsedLinks {
+        let mut used = UsedLinks::new();
         for (blocks, input) in tasks.iter().zip(inputs) {
             let Some(placed) = self.placed.get(&blocks.task.name) else { continue };
+            let task = &blocks.task.name;
+            let is_stalled = |node: &KnownNode| node.is_stalled_for(task, STALLED_AFTER);
+            let answers = !self.nodes.values().any(is_stalled);
             let mut at = input.clone();
             for node in &placed.settings.nodes {
-                used.insert((at, node.to_string()));
-                used.insert((node.to_string(), input.clone()));
+                *used.entry((at, node.to_string())).or_default() |= answers;
+                *used.entry((node.to_string(), input.clone())).or_default() |= answers;
                 at = node.to_string();
             }
         }
@@ -295,6 +315,41 @@ impl Observation<'_> {
         let reserved = self.reserved.get(name).copied().unwrap_or(0.0);
         let room = (available * 0.8 + own as f64).min(memory.max(available));
         (room - reserved).max(0.0)
+    }
+
+    /// Storage for weights: what is there, and what these tasks have of it. `None` where it was not
+    /// said yet.
+    fn storage_of(&self, node: &KnownNode, tasks: &[Arc<TaskBlocks>]) -> Option<f64> {
+        if node.node_state.available_memory == 0 {
+            return None;
+        }
+        let units = tasks.iter().flat_map(|blocks| blocks.units.iter().zip(&blocks.weight_bytes));
+        let there = units.filter(|(unit, _)| node.has_at_hand(&unit.id));
+        let own: HashMap<&UnitId, u64> = there.map(|(unit, bytes)| (&unit.id, *bytes)).collect();
+        let own: u64 = own.values().sum();
+        Some(node.node_state.available_storage as f64 * STORAGE_SHARE + own as f64)
+    }
+
+    /// How long it takes to fetch the weights of a unit, where they are not there: over the fastest
+    /// link from a node that has them; else from the controller, over a link that is no faster than
+    /// the others that lead there.
+    fn fetch_seconds(&self, unit: &UnitId, bytes: u64, to: &str, node: &KnownNode) -> f64 {
+        if node.has_at_hand(unit) {
+            return 0.0;
+        }
+        let rates = |may: &dyn Fn(&KnownNode) -> bool| {
+            let from = self.nodes.values().filter(|from| from.is_attached() && may(from));
+            let links = from.flat_map(|from| &from.links);
+            let open = links.filter(|link| link.to == to && !link.is_cut);
+            let rates = open.filter_map(|link| link.bits_per_second);
+            rates.map(|rate| rate * PAYLOAD_SHARE / 8.0).max_by(f64::total_cmp)
+        };
+        let from_peers = rates(&|from| from.has_at_hand(unit));
+        let rate = from_peers.unwrap_or_else(|| {
+            let fastest = rates(&|_| true).unwrap_or(FETCH_BYTES_PER_SECOND);
+            fastest.min(FETCH_BYTES_PER_SECOND)
+        });
+        bytes as f64 / rate.max(1.0)
     }
 
     fn requests_of(&self, task: &str) -> f64 {
@@ -401,14 +456,14 @@ fn limit_combinations(choices: &mut [ExitChoices], first: usize) {
 /// A link in use that was not measured yet is taken for one like this.
 const UNMEASURED_LINK: (f64, f64) = (100e6, 2.0);
 
+/// Links by the names of nodes, with whether requests that pass them get an answer.
+type UsedLinks = HashMap<(String, String), bool>;
+
 /// A table of figures, from each node to each other.
 type LinkTable = Vec<Vec<Option<f64>>>;
 
 /// Bits per second and milliseconds from each node to each other.
-fn link_tables(
-    open: &[(&str, &KnownNode)],
-    in_use: &HashSet<(String, String)>,
-) -> (LinkTable, LinkTable) {
+fn link_tables(open: &[(&str, &KnownNode)], in_use: &UsedLinks) -> (LinkTable, LinkTable) {
     let measured = |from: &KnownNode, to: &str| {
         let link = from.links.iter().find(|link| link.to == to)?;
         let rate = link.bits_per_second?;
@@ -416,10 +471,11 @@ fn link_tables(
     };
     let find = |from: &str, node: &KnownNode, to: &str| {
         let is_cut = node.links.iter().any(|link| link.to == to && link.is_cut);
-        let is_used = || in_use.contains(&(from.to_owned(), to.to_owned()));
         if is_cut {
             return None;
         }
+        // Of one that nothing ever came over it is not known whether anything could.
+        let is_used = || in_use.get(&(from.to_owned(), to.to_owned())) == Some(&true);
         measured(node, to).or_else(|| is_used().then_some(UNMEASURED_LINK))
     };
     let table = |figure: fn((f64, f64)) -> f64| {

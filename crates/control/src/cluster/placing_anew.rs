@@ -1,5 +1,5 @@
-//! Tasks that run nowhere, or at nodes that are away, are placed anew: each for itself, so that none
-//! waits for what another has to fetch.
+//! Tasks that run nowhere, or at nodes that are away, are placed anew: each for itself, so that
+//! none waits for what another has to fetch.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -114,7 +114,7 @@ impl SiteInner {
         self.consider_tasks(tasks).await;
         let planned = Arc::new(self.plan_tasks(tasks, &drained).await);
         let mut changes = JoinSet::new();
-        for tasks in tasks.chunks(tasks.len().div_ceil(MOST_CHANGES)) {
+        for tasks in tasks.chunks(tasks.len().div_ceil(MOST_CHANGES).max(1)) {
             let (site, planned, tasks) = (Arc::clone(self), Arc::clone(&planned), tasks.to_vec());
             changes.spawn(async move {
                 let placed = site.place_some(&tasks, &planned).await;

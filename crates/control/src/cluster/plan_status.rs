@@ -48,6 +48,10 @@ pub struct TaskPlanStatus {
     /// Why it stays, where another plan is better.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Why a task that may answer from its exit can't where the node that its requests come from is
+    /// cut off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub degrade_reason: Option<String>,
     /// Its exits.
     pub exits: Vec<ExitPlanStatus>,
     /// Share of right answers that it must have, where it says so.
@@ -111,6 +115,8 @@ pub struct LinkStatus {
     pub probe_bytes: u64,
     /// Whether nothing comes through.
     pub is_cut: bool,
+    /// Whether no UDP does: what is known is what is sent over TCP.
+    pub is_filtered: bool,
 }
 
 /// A task that moved.

@@ -306,6 +306,7 @@ pub(super) fn link_statuses(
             megabits_per_second: link.bits_per_second.map(|rate| rate / 1e6),
             probe_bytes: link.probe_bytes,
             is_cut: link.is_cut,
+            is_filtered: link.is_filtered,
         })
     });
     links.collect()

@@ -19,8 +19,8 @@ use crate::run_apart::run_blocking;
 
 /// How long new tasks wait together for nodes to find out how long their blocks take.
 const PROFILE_TIME: Duration = Duration::from_secs(10);
-/// How long units may take to be fetched and started for a task that runs, and would only run better
-/// elsewhere.
+/// How long units may take to be fetched and started for a task that runs, and would only run
+/// better elsewhere.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Turns for which the thresholds of the same tasks are chosen, where there are too many.
 const CHOICE_TURNS: usize = 20;
@@ -42,8 +42,8 @@ pub(super) fn keep_replacing(inner: &Arc<SiteInner>) {
 }
 
 impl SiteInner {
-    /// Moves what is better placed elsewhere, and chooses thresholds. Where there are many tasks, some
-    /// at a time.
+    /// Moves what is better placed elsewhere, and chooses thresholds. Where there are many tasks,
+    /// some at a time.
     async fn replace_tasks(self: &Arc<Self>, turn: usize) {
         let drained = self.drained_nodes();
         let is_choice = {
@@ -303,7 +303,9 @@ impl SiteInner {
             let knows = |from: &str, to: &str| {
                 let links = nodes.get(from).map(|node| &node.links[..]).unwrap_or_default();
                 let link = links.iter().find(|link| link.to == to);
-                link.is_some_and(|link| link.is_cut || link.bits_per_second.is_some())
+                link.is_some_and(|link| {
+                    link.is_cut || link.is_filtered || link.bits_per_second.is_some()
+                })
             };
             let open = placeable_nodes(nodes, drained);
             let others = open.iter().map(|(name, _)| *name).filter(|name| *name != input);

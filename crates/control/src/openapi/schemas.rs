@@ -475,6 +475,13 @@ fn cluster_schemas() -> Schemas {
                             "Why it stays, where another plan is better.",
                         ),
                     ),
+                    (
+                        "degrade_reason",
+                        with_description(
+                            string_schema(),
+                            "Why it can't answer from its exit where requests come in.",
+                        ),
+                    ),
                     ("least_accuracy", schema_reference("Share")),
                     ("expected_accuracy", schema_reference("Share")),
                     ("planned_accuracy", schema_reference("Share")),
@@ -511,7 +518,7 @@ fn cluster_schemas() -> Schemas {
         (
             "Link",
             object_schema(
-                6,
+                7,
                 [
                     ("from", pattern_schema(NODE_PATTERN)),
                     ("to", pattern_schema(NODE_PATTERN)),
@@ -519,6 +526,13 @@ fn cluster_schemas() -> Schemas {
                     ("megabits_per_second", number_or_null.clone()),
                     ("probe_bytes", with_description(count_schema(), "Sent to find that out.")),
                     ("is_cut", json!({"type": "boolean"})),
+                    (
+                        "is_filtered",
+                        with_description(
+                            json!({"type": "boolean"}),
+                            "Whether no UDP comes through.",
+                        ),
+                    ),
                 ],
             ),
         ),

@@ -87,7 +87,9 @@ pub(super) fn have_changed(before: &[LinkEstimate], now: &[LinkEstimate]) -> boo
             }
             (old, new) => old == new,
         };
-        old.to == new.to && old.is_cut == new.is_cut && rates && round_trips
+        (&old.to, old.is_cut, old.is_filtered) == (&new.to, new.is_cut, new.is_filtered)
+            && rates
+            && round_trips
     };
     before.len() != now.len() || !before.iter().zip(now).all(is_alike)
 }

@@ -21,11 +21,9 @@ pub(super) fn show_cluster_plan(arguments: &ClusterPlanArguments) -> Result<()> 
         |task| {
             let moves = task["moves"].as_bool().unwrap_or_default();
             let is_same = task["nodes"] == task["planned_nodes"];
-            let reason = match (moves, task["reason"].as_str()) {
-                (true, _) => "it moves".to_owned(),
-                (false, Some(reason)) => reason.to_owned(),
-                (false, None) => String::new(),
-            };
+            let moving = moves.then_some("it moves").or(task["reason"].as_str());
+            let said = moving.into_iter().chain(task["degrade_reason"].as_str());
+            let reason = said.collect::<Vec<_>>().join("; ");
             vec![
                 text(&task["task"]),
                 text(&task["input_node"]),
@@ -63,7 +61,11 @@ pub(super) fn show_cluster_plan(arguments: &ClusterPlanArguments) -> Result<()> 
             text(&link["to"]),
             if is_cut { "cut".to_owned() } else { milliseconds(&link["round_trip_ms"]) },
             rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
-            format!("{} kB", link["probe_bytes"].as_u64().unwrap_or_default() / 1000),
+            if link["is_filtered"].as_bool().unwrap_or_default() {
+                "no UDP".to_owned()
+            } else {
+                format!("{} kB", link["probe_bytes"].as_u64().unwrap_or_default() / 1000)
+            },
         ]
     })?;
     print_rows(&plan["moves"], &["moved", "from", "to", "took", "gained", ""], |found| {

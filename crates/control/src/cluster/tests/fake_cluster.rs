@@ -10,7 +10,7 @@ use tessera_cluster::wire::{
     Assignment, GatewayDescription, NodeDescription, NodeOrder, NodeState, node_order,
 };
 use tessera_cluster::{
-    InstanceDetail, LinkEstimate, NodeAssignment, UnitProfile, UnitReport, UnitState,
+    InstanceDetail, LinkEstimate, NodeAssignment, TaskTraffic, UnitProfile, UnitReport, UnitState,
 };
 use tessera_core::{ContentHash, ContentTree, Error, Result, lock};
 use tessera_deploy::{
@@ -56,6 +56,7 @@ pub(super) struct FakeNode {
     /// How uncertain requests were, by the first block of a unit.
     entropies: Mutex<HashMap<ContentHash, EntropyCounts>>,
     available_memory: AtomicU64,
+    available_storage: AtomicU64,
     changed: Notify,
 }
 
@@ -104,6 +105,7 @@ impl FakeCluster {
             has_weights: AtomicBool::new(true),
             entropies: Mutex::default(),
             available_memory: AtomicU64::new(1 << 30),
+            available_storage: AtomicU64::new(1 << 40),
             changed: Notify::new(),
         });
         tokio::spawn(Arc::clone(&node).obey(orders));
@@ -126,6 +128,7 @@ impl FakeCluster {
             bits_per_second: Some(megabits * 1e6),
             probe_bytes: 0,
             is_cut: megabits == 0.0,
+            is_filtered: false,
         };
         for (from, to) in [(names[0], names[1]), (names[1], names[0])] {
             let session = lock(&self.fakes)[from].session;
@@ -135,6 +138,29 @@ impl FakeCluster {
             });
         }
         self.nodes.note_change();
+    }
+
+    /// Probes between two nodes are filtered, and nothing else has told anything.
+    pub(super) fn filter_link(&self, names: [&str; 2]) {
+        self.set_link(names, 1.0, 1);
+        for (from, to) in [(names[0], names[1]), (names[1], names[0])] {
+            let session = lock(&self.fakes)[from].session;
+            self.nodes.update(from, session, |node| {
+                for link in node.links.iter_mut().filter(|link| link.to == to) {
+                    (link.round_trip, link.bits_per_second) = (None, None);
+                    link.is_filtered = true;
+                }
+            });
+        }
+        self.nodes.note_change();
+    }
+
+    /// What the gateway of a node says of a task.
+    pub(super) fn set_traffic(&self, node: &str, task: &str, answered: u64, in_flight: u64) {
+        let session = lock(&self.fakes)[node].session;
+        let traffic =
+            TaskTraffic { task: task.to_owned(), answered, exits: BTreeMap::new(), in_flight };
+        self.nodes.update(node, session, |node| node.take_traffic(vec![traffic]));
     }
 
     /// A task of this path comes, or is another.
@@ -207,6 +233,18 @@ impl FakeNode {
         self.changed.notify_one();
     }
 
+    /// Bytes of memory that are left there.
+    pub(super) fn set_memory(&self, available: u64) {
+        self.available_memory.store(available, Ordering::SeqCst);
+        self.changed.notify_one();
+    }
+
+    /// Bytes of storage that are left there.
+    pub(super) fn set_storage(&self, available: u64) {
+        self.available_storage.store(available, Ordering::SeqCst);
+        self.changed.notify_one();
+    }
+
     /// Whether units that it is to run are up.
     pub(super) fn set_starts_units(&self, starts: bool) {
         self.starts_units.store(starts, Ordering::SeqCst);
@@ -226,13 +264,6 @@ impl FakeNode {
     }
 
     async fn obey(self: Arc<Self>, mut orders: mpsc::Receiver<NodeOrder>) {
-        self.nodes.update(&self.name, self.session, |node| {
-            node.node_state = NodeState {
-                available_memory: self.available_memory.load(Ordering::SeqCst),
-                available_storage: 1 << 40,
-                idle_cores: 4.0,
-            };
-        });
         self.report();
         loop {
             tokio::select! {
@@ -271,7 +302,14 @@ impl FakeNode {
             (unit.clone(), UnitProfile { unit, time: Ok(time), at_hand })
         });
         let profiles: HashMap<UnitId, UnitProfile> = profiles.collect();
-        self.nodes.update(&self.name, self.session, |node| node.profiles = profiles);
+        self.nodes.update(&self.name, self.session, |node| {
+            node.profiles = profiles;
+            node.node_state = NodeState {
+                available_memory: self.available_memory.load(Ordering::SeqCst),
+                available_storage: self.available_storage.load(Ordering::SeqCst),
+                idle_cores: 4.0,
+            };
+        });
         self.nodes.report_units(&self.name, self.session, units);
         self.nodes.note_change();
     }

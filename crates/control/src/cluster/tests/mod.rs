@@ -2,4 +2,5 @@
 
 mod changes;
 mod fake_cluster;
+mod places;
 mod thresholds;
