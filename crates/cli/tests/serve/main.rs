@@ -7,6 +7,7 @@ mod common;
 
 mod answers;
 mod batching;
+mod bounds;
 mod cluster;
 mod deadlines;
 mod ends;
