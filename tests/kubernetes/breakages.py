@@ -91,6 +91,12 @@ def probe_of_nothing(o):
     main_container(node(o))["livenessProbe"]["httpGet"]["path"] = "/healthz"
 
 
+def probe_of_a_socket(o):
+    probe = main_container(controller(o))["livenessProbe"]
+    del probe["httpGet"]
+    probe["tcpSocket"] = {"port": "control"}
+
+
 def probe_without_tls(o):
     main_container(node(o))["readinessProbe"]["httpGet"]["scheme"] = "HTTP"
 
@@ -170,6 +176,7 @@ BREAKAGES: list[Callable[[list[dict]], None]] = [
     controller_listens_elsewhere,
     metrics_elsewhere,
     probe_of_nothing,
+    probe_of_a_socket,
     probe_without_tls,
     no_readiness,
     image_without_tag,

@@ -13,8 +13,12 @@ import kubernetes_validate.utils
 # The oldest version that the chart is for, and the newest with schemas here.
 VERSIONS = ["1.27", "1.37"]
 
-# What is answered without a token, and by which port (docs/serving.md, "Who may ask").
-PROBE_PATHS = {"http": {"/v2/health/live", "/v2/health/ready"}}
+# What is answered without a token, and by which port (docs/cluster.md, "Probes").
+PROBE_PATHS = {
+    "http": {"/v2/health/live", "/v2/health/ready"},
+    "control": {"/health/live", "/health/ready"},
+    "metrics": {"/health/live", "/health/ready"},
+}
 
 # Ports that a role listens on, by the flag that says so.
 PORT_FLAGS = {
@@ -173,14 +177,14 @@ def check_probes(objects: list[dict]) -> Iterator[str]:
                 if asked is None:
                     yield f"{where}: there is none"
                     continue
-                get = asked.get("httpGet")
-                port = (get or asked.get("tcpSocket", {})).get("port")
+                get = asked.get("httpGet", {})
+                port = get.get("port")
                 if port not in names:
                     yield f"{where}: there is no port {port}"
-                if get and get["path"] not in PROBE_PATHS.get(port, ()):
-                    yield f"{where}: {get['path']} is not answered at port {port}"
+                if get.get("path") not in PROBE_PATHS.get(port, ()):
+                    yield f"{where}: {get.get('path')} is not answered at port {port}"
                 has_tls = value_of(container, "--tls-cert") is not None
-                if get and (get.get("scheme") == "HTTPS") != has_tls:
+                if (get.get("scheme") == "HTTPS") != has_tls:
                     yield f"{where}: the port speaks {'HTTPS' if has_tls else 'HTTP'}"
 
 

@@ -27,20 +27,39 @@ pub(crate) fn send_half_head(address: SocketAddr) -> Result<TcpStream> {
 
 /// Announces a matrix of one row for `task`, and sends two bytes of it.
 pub(crate) fn stall_upload(address: SocketAddr, task: &str, elements: usize) -> Result<TcpStream> {
+    let mut stream = connect_plainly(address)?;
+    let head = upload_head(task, elements);
+    let sent = stream.write_all(&[head.as_bytes(), b"ab"].concat());
+    sent.map_err(|error| Error::from_io(address, &error))?;
+    Ok(stream)
+}
+
+/// The same, and sends all but the last byte as fast as the server takes it.
+pub(crate) fn stall_late(address: SocketAddr, task: &str, elements: usize) -> Result<TcpStream> {
+    let mut stream = connect_plainly(address)?;
+    let (piece, mut left) = (vec![0; 1 << 20], 4 * elements - 1);
+    let mut sent = stream.write_all(upload_head(task, elements).as_bytes());
+    // What the server does not take, it has refused.
+    while sent.is_ok() && left > 0 {
+        let now = left.min(piece.len());
+        sent = stream.write_all(&piece[..now]);
+        left -= now;
+    }
+    Ok(stream)
+}
+
+fn upload_head(task: &str, elements: usize) -> String {
     let json = json!({ "inputs": [{
         "name": "x", "shape": [1, elements], "datatype": "FP32",
         "parameters": { "binary_data_size": 4 * elements },
     }] })
     .to_string();
-    let head = format!(
+    format!(
         "POST /v2/models/{task}/infer HTTP/1.1\r\nHost: tessera\r\n\
-         Inference-Header-Content-Length: {}\r\nContent-Length: {}\r\n\r\n{json}ab",
+         Inference-Header-Content-Length: {}\r\nContent-Length: {}\r\n\r\n{json}",
         json.len(),
         json.len() + 4 * elements
-    );
-    let mut stream = connect_plainly(address)?;
-    stream.write_all(head.as_bytes()).map_err(|error| Error::from_io(address, &error))?;
-    Ok(stream)
+    )
 }
 
 /// Sends a request and never reads its answer.

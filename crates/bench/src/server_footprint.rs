@@ -1,5 +1,6 @@
 //! What a server and the processes of its units take: memory, descriptors, threads.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
@@ -8,7 +9,7 @@ use tessera_core::{ProcessStat, Result};
 use super::process_memory::ProcessMemory;
 
 /// What a server and its child processes take together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct ServerFootprint {
     /// Memory, with what several share counted once; files in each that has them mapped.
     pub(crate) memory_bytes: u64,
@@ -20,6 +21,9 @@ pub(crate) struct ServerFootprint {
     pub(crate) threads: usize,
     /// Processes, the server itself among them.
     pub(crate) processes: usize,
+    /// How many descriptors there are of each kind, and threads of each name.
+    #[serde(skip)]
+    kinds: BTreeMap<String, usize>,
 }
 
 impl ServerFootprint {
@@ -37,9 +41,27 @@ impl ServerFootprint {
     fn add_process(&mut self, process: u32, memory: ProcessMemory) {
         self.memory_bytes += memory.own_bytes + memory.file_bytes;
         self.file_bytes += memory.file_bytes;
-        self.descriptors += count_entries(&format!("/proc/{process}/fd"));
-        self.threads += count_entries(&format!("/proc/{process}/task"));
+        for kind in descriptor_kinds(process) {
+            self.descriptors += 1;
+            *self.kinds.entry(kind).or_default() += 1;
+        }
+        for name in thread_names(process) {
+            self.threads += 1;
+            *self.kinds.entry(format!("thread {name}")).or_default() += 1;
+        }
         self.processes += 1;
+    }
+
+    /// Of which kinds there are more or fewer descriptors and threads than before.
+    pub(crate) fn differences(&self, before: &Self) -> String {
+        let count = |of: &Self, kind: &String| of.kinds.get(kind).copied().unwrap_or_default();
+        let all: std::collections::BTreeSet<_> =
+            self.kinds.keys().chain(before.kinds.keys()).collect();
+        let differing = all.into_iter().filter_map(|kind| {
+            let (now, then) = (count(self, kind), count(before, kind));
+            (now != then).then(|| format!("{kind} {then} → {now}"))
+        });
+        differing.collect::<Vec<_>>().join(", ")
     }
 
     /// Its memory over that of another.
@@ -48,8 +70,31 @@ impl ServerFootprint {
     }
 }
 
-fn count_entries(folder: &str) -> usize {
-    std::fs::read_dir(folder).map_or(0, Iterator::count)
+/// What each descriptor of a process is: `socket`, `eventfd`, `memfd:…`, or the name of a file.
+fn descriptor_kinds(process: u32) -> Vec<String> {
+    let entries = std::fs::read_dir(format!("/proc/{process}/fd"));
+    let entries = entries.into_iter().flatten().flatten();
+    entries.map(|entry| describe_target(&entry.path())).collect()
+}
+
+fn describe_target(descriptor: &Path) -> String {
+    // One that was closed meanwhile is of no kind.
+    let target = std::fs::read_link(descriptor).unwrap_or_default();
+    let target = target.to_string_lossy().into_owned();
+    let target = target.strip_prefix("anon_inode:").unwrap_or(&target);
+    let target = target.rsplit('/').next().unwrap_or_default();
+    let target = target.strip_suffix(" (deleted)").unwrap_or(target);
+    target.chars().filter(|letter| !matches!(letter, '0'..='9' | '[' | ']')).collect()
+}
+
+fn thread_names(process: u32) -> Vec<String> {
+    let entries = std::fs::read_dir(format!("/proc/{process}/task"));
+    let name = |folder: &Path| std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
+    let names = entries.into_iter().flatten().flatten().map(|entry| name(&entry.path()));
+    // Those of a kind differ by their numbers.
+    names
+        .map(|name| name.trim().trim_end_matches(|c: char| c.is_ascii_digit()).to_owned())
+        .collect()
 }
 
 /// The processes that this one has started and that have not ended.

@@ -26,7 +26,7 @@ pub(crate) const GZIP_BOMBS: Attack = Attack {
 
 pub(crate) const LARGE_JSON: Attack = Attack {
     name: "large-json",
-    about: "four bodies of 100 MB of JSON, and small requests meanwhile",
+    about: "four bodies of 100 MB of JSON, the same with one NaN, and small requests meanwhile",
     isolations: super::ON_BOTH,
     carry_out: send_large_json,
 };
@@ -82,23 +82,37 @@ fn make_bomb() -> Result<Vec<u8>> {
 }
 
 fn send_large_json(isolation: Isolation) -> Result<Vec<Finding>> {
-    let body = Arc::new(make_large_json());
     let models = [TinyModel::Absolute, TinyModel::Linear];
     let victim = Victim::start_victim(isolation, &models, &[])?;
-    let watch = SmallRequestWatch::start_watch(victim.address());
-    let sending = send_at_once(&victim, LARGE_BODIES, TinyModel::Absolute, &[], &body);
-    let statuses = collect_statuses(sending)?;
-    let mut findings = watch.stop_watch().findings(1.5);
-    findings[0].detail = format!("{}; large ones: {statuses}", findings[0].detail);
+    let plain = make_large_json();
+    let odd = put_nan_last(&plain);
+    let mut findings = Vec::new();
+    for (what, body) in [("", plain), (", with a NaN", odd)] {
+        let body = Arc::new(body);
+        let watch = SmallRequestWatch::start_watch(victim.address());
+        let sending = send_at_once(&victim, LARGE_BODIES, TinyModel::Absolute, &[], &body);
+        let statuses = collect_statuses(sending)?;
+        let mut meanwhile = watch.stop_watch().findings(1.5);
+        meanwhile[0].detail = format!("{}; large ones: {statuses}", meanwhile[0].detail);
+        meanwhile.iter_mut().for_each(|finding| finding.what.push_str(what));
+        findings.extend(meanwhile);
+    }
     Ok(findings)
 }
 
-fn make_large_json() -> Vec<u8> {
+/// A body of JSON of 100 MB.
+pub(super) fn make_large_json() -> Vec<u8> {
     let row = format!("[{}]", ["0.123456"; JSON_COLUMNS].join(","));
     let rows = vec![row; JSON_ROWS].join(",");
     let shape = format!("[{JSON_ROWS},{JSON_COLUMNS}]");
     format!(r#"{{"inputs":[{{"name":"x","shape":{shape},"datatype":"FP32","data":[{rows}]}}]}}"#)
         .into_bytes()
+}
+
+/// The same with one NaN, its last element: no JSON, and some clients write it all the same.
+fn put_nan_last(json: &[u8]) -> Vec<u8> {
+    let last = json.windows(8).rposition(|bytes| bytes == b"0.123456").unwrap_or_default();
+    [&json[..last], b"NaN", json.get(last + 8..).unwrap_or_default()].concat()
 }
 
 /// Clients that each send a body.

@@ -6,6 +6,7 @@
 
 mod cross_site;
 mod endless_runs;
+mod idle_connections;
 mod kill_starting;
 mod large_bodies;
 mod memory_returns;
@@ -15,6 +16,7 @@ mod slow_clients;
 mod small_request_watch;
 mod unfair_load;
 mod victim;
+mod wire;
 
 use clap::Args;
 use serde::Serialize;
@@ -25,6 +27,7 @@ use tessera_report::{Table, output};
 use super::isolation_choice::IsolationChoice;
 use crate::finding::Finding;
 pub(crate) use memory_returns::leftover_findings;
+use small_request_watch::WatchedAnswers;
 pub(crate) use victim::{Victim, matrix_request};
 
 /// Options of `tessera bench attack`.
@@ -59,16 +62,26 @@ pub(crate) struct Attack {
 /// For attacks that make sense wherever units are.
 const ON_BOTH: &[Isolation] = &[Isolation::Thread, Isolation::Process];
 
-const ATTACKS: [Attack; 13] = [
+const ATTACKS: [Attack; 23] = [
     endless_runs::ENDLESS_RUNS,
+    endless_runs::PATIENT_RUNS,
     oversized_runs::POOLED_AWAY,
     oversized_runs::HUGE_RUNS,
     memory_returns::MEMORY_RETURNS,
     slow_clients::SLOW_HEADS,
     slow_clients::STALLED_UPLOADS,
+    slow_clients::STALLED_GIGABYTES,
+    wire::GRPC_STALLED_UPLOADS,
+    wire::TLS_STALLED_UPLOADS,
+    wire::TLS_HALF_HANDSHAKES,
+    idle_connections::IDLE_CONNECTIONS,
     slow_clients::UNREAD_ANSWERS,
     large_bodies::GZIP_BOMBS,
+    wire::GRPC_BOMBS,
+    wire::TLS_BOMBS,
     large_bodies::LARGE_JSON,
+    wire::GRPC_LARGE_MESSAGES,
+    wire::TLS_LARGE_JSON,
     unfair_load::UNFAIR_LOAD,
     region_flood::REGION_FLOOD,
     cross_site::CROSS_SITE,

@@ -31,9 +31,6 @@ const REGIONS_EACH: usize = 500;
 /// The most that there may be (`docs/serving.md`).
 const MOST_REGIONS: usize = 256;
 
-/// Descriptors beyond those of regions, for connections and what else comes and goes.
-const SLACK: usize = 8;
-
 fn flood_regions(isolation: Isolation) -> Result<Vec<Finding>> {
     let victim = Victim::start_victim(isolation, &[TinyModel::Linear], &[])?;
     let address = victim.address();
@@ -49,8 +46,8 @@ fn flood_regions(isolation: Isolation) -> Result<Vec<Finding>> {
     call(address, "POST", "/v2/systemsharedmemory/unregister", "")?.require_ok("unregister")?;
     std::thread::sleep(Duration::from_secs(1));
     let after = victim.footprint()?;
-    let with_regions = (calm.descriptors + MOST_REGIONS + SLACK) as f64;
-    let without = (calm.descriptors + SLACK) as f64;
+    let with_regions = (calm.descriptors + MOST_REGIONS) as f64;
+    let without = calm.descriptors as f64;
     Ok(vec![
         Finding::at_most("regions registered", registered as f64, MOST_REGIONS as f64, ""),
         Finding::exactly(
@@ -60,7 +57,8 @@ fn flood_regions(isolation: Isolation) -> Result<Vec<Finding>> {
         ),
         Finding::at_most("descriptors", flooded.descriptors as f64, with_regions, "")
             .with_detail(format!("{} before", calm.descriptors)),
-        Finding::at_most("descriptors, regions gone", after.descriptors as f64, without, ""),
+        Finding::at_most("descriptors, regions gone", after.descriptors as f64, without, "")
+            .with_detail(after.differences(&calm)),
         Finding::exactly("small request answered after", still_answers(&victim), 1),
     ])
 }

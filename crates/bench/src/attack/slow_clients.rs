@@ -14,7 +14,7 @@ use super::small_request_watch::SmallRequestWatch;
 use super::victim::{Victim, matrix_request};
 use crate::finding::Finding;
 use crate::hostile_connections::{
-    is_closed_by_server, leave_answer_unread, send_half_head, stall_upload,
+    is_closed_by_server, leave_answer_unread, send_half_head, stall_late, stall_upload,
 };
 use crate::test_client::TestClient;
 
@@ -32,6 +32,13 @@ pub(crate) const STALLED_UPLOADS: Attack = Attack {
     carry_out: stall_uploads,
 };
 
+pub(crate) const STALLED_GIGABYTES: Attack = Attack {
+    name: "stalled-gigabytes",
+    about: "uploads of 1 GiB: eight that stop after two bytes, two a byte before the end",
+    isolations: super::ON_BOTH,
+    carry_out: stall_gigabytes,
+};
+
 pub(crate) const UNREAD_ANSWERS: Attack = Attack {
     name: "unread-answers",
     about: "150 clients that never read their answers of 8 MB",
@@ -42,6 +49,13 @@ pub(crate) const UNREAD_ANSWERS: Attack = Attack {
 const HEADS: usize = 200;
 const UPLOADS: usize = 700;
 const UNREAD: usize = 150;
+
+/// Elements of 1 GiB less 4 KiB, so that the request is within the limit of a body.
+const GIGABYTE_ELEMENTS: usize = (1 << 28) - 1024;
+/// Uploads of a gigabyte that begin.
+const BEGUN: usize = 8;
+/// Uploads of a gigabyte that nearly end.
+const NEARLY_DONE: usize = 2;
 
 /// Requests of the same size as the stalled uploads.
 const HONEST: usize = 20;
@@ -86,8 +100,39 @@ fn stall_uploads(isolation: Isolation) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
+fn stall_gigabytes(isolation: Isolation) -> Result<Vec<Finding>> {
+    let models = [TinyModel::Absolute, TinyModel::Linear];
+    let victim = Victim::start_victim(isolation, &models, &[])?;
+    let (address, calm) = (victim.address(), victim.calm_footprint()?);
+    let task = TinyModel::Absolute.task_name();
+    let watch = SmallRequestWatch::start_watch(address);
+    let begun = (0..BEGUN).map(|_| stall_upload(address, task, GIGABYTE_ELEMENTS));
+    let mut streams = begun.collect::<Result<Vec<_>>>()?;
+    // What is refused on the way is closed by then.
+    let nearly = (0..NEARLY_DONE).map(|_| stall_late(address, task, GIGABYTE_ELEMENTS));
+    streams.extend(nearly.collect::<Result<Vec<_>>>()?);
+    let start = Instant::now();
+    let honest = matrix_request(1, UPLOAD_ELEMENTS);
+    let answered = (0..HONEST).filter(|_| {
+        let answer =
+            TestClient::connect(address).and_then(|mut client| honest.send_to(&mut client));
+        answer.is_ok_and(|(_, answer)| answer.status == 200)
+    });
+    let answered = answered.count();
+    let mut findings =
+        vec![Finding::exactly("requests of 0.6 MB answered meanwhile", answered, HONEST)];
+    findings.extend(closing_findings(streams, start, 25.0));
+    findings.extend(watch.stop_watch().findings(3.0));
+    findings.push(memory_after(&victim, &calm, "they were closed")?);
+    Ok(findings)
+}
+
 /// That the server closes all of these within so many seconds.
-fn closing_findings(mut streams: Vec<TcpStream>, start: Instant, limit: f64) -> Vec<Finding> {
+pub(super) fn closing_findings(
+    mut streams: Vec<TcpStream>,
+    start: Instant,
+    limit: f64,
+) -> Vec<Finding> {
     let count = streams.len();
     while !streams.is_empty() && start.elapsed().as_secs_f64() < limit + 10.0 {
         streams.retain_mut(|stream| !is_closed_by_server(stream));

@@ -28,6 +28,8 @@ pub(crate) struct WatchedAnswers {
     pub(crate) failed: BTreeMap<String, usize>,
     /// The longest that one took.
     pub(crate) slowest: Duration,
+    /// How long each took.
+    times: Vec<Duration>,
 }
 
 impl SmallRequestWatch {
@@ -56,15 +58,29 @@ impl SmallRequestWatch {
 impl WatchedAnswers {
     fn ask_once(&mut self, address: SocketAddr) {
         let start = Instant::now();
-        let answer = ask_small(address);
-        self.asked += 1;
-        self.slowest = self.slowest.max(start.elapsed());
-        let failure = match answer {
-            Ok(answer) if answer.status == 200 => return,
-            Ok(answer) => answer.status.to_string(),
-            Err(error) => error.to_string(),
+        let failure = match ask_small(address) {
+            Ok(answer) if answer.status == 200 => None,
+            Ok(answer) => Some(answer.status.to_string()),
+            Err(error) => Some(error.to_string()),
         };
-        *self.failed.entry(failure).or_default() += 1;
+        self.note_answer(start.elapsed(), failure);
+    }
+
+    /// Counts a request that took so long, and why it was not answered where it was not.
+    pub(crate) fn note_answer(&mut self, took: Duration, failure: Option<String>) {
+        self.asked += 1;
+        self.slowest = self.slowest.max(took);
+        self.times.push(took);
+        if let Some(failure) = failure {
+            *self.failed.entry(failure).or_default() += 1;
+        }
+    }
+
+    /// The time that half of them took at most.
+    pub(crate) fn median_time(&self) -> Duration {
+        let mut times = self.times.clone();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().unwrap_or_default()
     }
 
     /// That small requests were all answered, and each within so many seconds.

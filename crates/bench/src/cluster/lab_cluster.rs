@@ -214,8 +214,7 @@ impl LabCluster {
                     continue;
                 }
                 let url = numbered_url(number);
-                let ask = || ask_at(&url, method.clone(), path, body);
-                answer = ask();
+                answer = ask_at(&url, method.clone(), path, body);
                 // One that does not know may be one that does not lead.
                 match &answer {
                     Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::TimedOut) => {

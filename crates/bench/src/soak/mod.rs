@@ -37,6 +37,10 @@ pub struct BenchSoak {
     /// Where units run; they are killed in processes
     #[arg(long, default_value = "process", value_enum)]
     pub(crate) isolation: IsolationChoice,
+    /// Seconds of silence before the server is looked at, before and after; what is told of memory
+    /// holds for a minute
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    pub(crate) silence: u64,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -47,9 +51,6 @@ const WARM_UP_REQUESTS: u64 = 2_000;
 
 /// Numbers of requests that are not asked before.
 const FIRST_REQUEST: u64 = 1 << 32;
-
-/// How long after requests the server is looked at, before and after.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// How much more than when it was calm the server may hold after all.
 const MOST_RATIO: f64 = 1.2;
@@ -62,7 +63,7 @@ struct SoakRow {
     disturbances: DisturbanceCounts,
     /// What the server took when it was calm, before.
     before: ServerFootprint,
-    /// What it took a minute after the last request.
+    /// What it took after the last request, and the silence.
     after: ServerFootprint,
     findings: Vec<Finding>,
 }
@@ -96,22 +97,23 @@ fn soak_server(arguments: &BenchSoak, isolation: Isolation) -> Result<SoakRow> {
     victim.server.call_control("DELETE", &path, None)?;
     let warm_up = RequestNumbers::new(0, WARM_UP_REQUESTS, output::ProgressBar::hidden());
     ask_all(victim.address(), arguments.clients.max(1), &warm_up)?.require_sound()?;
-    let before = footprint_after_silence(&victim)?;
+    let silence = Duration::from_secs(arguments.silence);
+    let before = footprint_after_silence(&victim, silence)?;
     working.finish_and_clear();
     let start = Instant::now();
     let (requests, disturbances) = ask_while_disturbed(arguments, isolation, &victim)?;
     let seconds = start.elapsed().as_secs_f64();
-    let working = output::spinner("a minute of silence");
-    let after = footprint_after_silence(&victim)?;
+    let working = output::spinner("silence");
+    let after = footprint_after_silence(&victim, silence)?;
     let mut findings = end_findings(&before, &after);
     findings.push(leftover_files(&victim, &shared_before));
     working.finish_and_clear();
     Ok(SoakRow { isolation, seconds, requests, disturbances, before, after, findings })
 }
 
-/// What the server takes a minute later, when it was asked for no more than a little.
-fn footprint_after_silence(victim: &Victim) -> Result<ServerFootprint> {
-    std::thread::sleep(SILENCE);
+/// What the server takes a while later, when it was asked for no more than a little.
+fn footprint_after_silence(victim: &Victim, silence: Duration) -> Result<ServerFootprint> {
+    std::thread::sleep(silence);
     victim.calm_footprint()
 }
 
@@ -135,12 +137,12 @@ fn ask_while_disturbed(
 
 fn end_findings(before: &ServerFootprint, after: &ServerFootprint) -> Vec<Finding> {
     let shown = |footprint: &ServerFootprint| {
-        let ServerFootprint { memory_bytes, file_bytes, .. } = *footprint;
+        let &ServerFootprint { memory_bytes, file_bytes, .. } = footprint;
         format!("{} ({} of files)", format_bytes(memory_bytes), format_bytes(file_bytes))
     };
     let detail = format!("{} after {}", shown(after), shown(before));
     let ratio = after.memory_ratio(before);
-    let what = "memory over calm a minute later";
+    let what = "memory over calm at the end";
     let mut findings = vec![Finding::at_most(what, ratio, MOST_RATIO, "×").with_detail(detail)];
     findings.extend(leftover_findings(before, after));
     findings

@@ -20,7 +20,8 @@ pub(crate) struct AccessArguments {
     #[arg(long = "allow-origin", value_name = "ORIGIN")]
     pub(crate) allowed_origins: Vec<String>,
     /// File of tokens, a line each: NAME ROLES TOKEN, with roles from infer, observe and change;
-    /// requests carry one as Authorization: Bearer TOKEN [default: anybody may ask]
+    /// requests carry one as Authorization: Bearer TOKEN; for --tls-client-ca lines certificate NAME
+    /// ROLES [default: anybody may ask]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Certificate of the server (PEM), for TLS on every port
@@ -29,7 +30,8 @@ pub(crate) struct AccessArguments {
     /// Key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Authority of clients' certificates (PEM): clients without one are refused
+    /// Authority of clients' certificates (PEM): clients without one are refused, those with one may
+    /// do what --token-file says, or everything without it
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_client_ca: Option<PathBuf>,
     /// Listen beyond this machine though there are no tokens or no TLS
@@ -86,5 +88,55 @@ impl AccessArguments {
             self.host,
             missing.join(" and ")
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        access: AccessArguments,
+    }
+
+    fn config(arguments: &[&str]) -> Result<AccessConfig> {
+        let arguments = ["serve"].iter().chain(arguments);
+        Arguments::try_parse_from(arguments).unwrap().access.access_config()
+    }
+
+    const TLS: [&str; 4] = ["--tls-cert", "a.pem", "--tls-key", "a.key"];
+    const TOKENS: [&str; 2] = ["--token-file", "tokens"];
+    const CLIENTS: [&str; 2] = ["--tls-client-ca", "ca.pem"];
+
+    #[test]
+    fn who_listens_beyond_this_machine_needs_tokens_and_tls() {
+        for host in ["0.0.0.0", "::", "10.1.2.3", "fe80::1"] {
+            let host = ["--host", host];
+            for (given, missing) in [
+                (&[][..], "--token-file (or --tls-client-ca) and --tls-cert and --tls-key"),
+                (&TOKENS, "which needs --tls-cert and --tls-key;"),
+                (&TLS, "which needs --token-file (or --tls-client-ca);"),
+            ] {
+                let error = config(&[&host, given].concat()).unwrap_err().to_string();
+                assert!(error.contains(missing) && error.contains("--insecure"), "{error}");
+                assert!(config(&[&host, given, &["--insecure"]].concat()).is_ok());
+            }
+            assert!(config(&[&host[..], &TOKENS, &TLS].concat()).is_ok());
+            assert!(config(&[&host[..], &CLIENTS, &TLS].concat()).is_ok());
+        }
+        for host in ["127.0.0.1", "127.8.9.10", "::1"] {
+            assert!(config(&["--host", host]).is_ok(), "{host}");
+        }
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let error = config(&["--host", "0.0.0.0", "--allow-origin", "page"]).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("--allow-origin \"page\"") && error.contains("--host"), "{error}");
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct NodeArguments {
     #[arg(long, value_name = "SIZE", value_parser = parse_byte_size)]
     pub(crate) max_run_memory: Option<u64>,
     /// Seconds after which a run is ended, whoever waits for it [default: 100 times the longest so
-    /// far, 10 at least]
+    /// far, 10 to 600]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) max_run_time: Option<NonZeroU64>,
 }

@@ -7,6 +7,7 @@ mod common;
 
 mod answers;
 mod batching;
+mod bounds;
 mod cluster;
 mod cluster_content;
 mod cluster_processes;

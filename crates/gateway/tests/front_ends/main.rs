@@ -10,6 +10,7 @@ mod grpc;
 mod health;
 mod http;
 mod reflection;
+mod region_rules;
 mod settings;
 mod shared_memory;
 mod triton_names;

@@ -9,6 +9,9 @@ pub(super) enum WireValue<'a> {
     Bytes(&'a [u8]),
 }
 
+/// A field by its number.
+pub(super) type WireField<'a> = (u64, WireValue<'a>);
+
 impl<'a> WireValue<'a> {
     /// Its text; none where it is none.
     pub(super) fn text(self) -> Option<&'a str> {
@@ -19,7 +22,7 @@ impl<'a> WireValue<'a> {
     }
 
     /// Its fields; none where it is no message.
-    pub(super) fn fields(self) -> Vec<(u64, WireValue<'a>)> {
+    pub(super) fn fields(self) -> Vec<WireField<'a>> {
         match self {
             Self::Bytes(bytes) => wire_fields(bytes),
             Self::Number(_) => Vec::new(),
@@ -28,7 +31,7 @@ impl<'a> WireValue<'a> {
 }
 
 /// The fields of a message by their numbers, up to where it ends or makes no sense.
-pub(super) fn wire_fields(mut message: &[u8]) -> Vec<(u64, WireValue<'_>)> {
+pub(super) fn wire_fields(mut message: &[u8]) -> Vec<WireField<'_>> {
     let mut fields = Vec::new();
     while let Some((field, rest)) = next_field(message) {
         fields.extend(field);
@@ -38,7 +41,7 @@ pub(super) fn wire_fields(mut message: &[u8]) -> Vec<(u64, WireValue<'_>)> {
 }
 
 /// A field, or nothing where its kind does not matter here, and what follows it.
-fn next_field(message: &[u8]) -> Option<(Option<(u64, WireValue<'_>)>, &[u8])> {
+fn next_field(message: &[u8]) -> Option<(Option<WireField<'_>>, &[u8])> {
     let (key, rest) = read_varint(message)?;
     let number = key >> 3;
     match key & 7 {
