@@ -178,6 +178,7 @@ mod tests {
         assert_eq!(found[0].address, format!("{}:9", found[0].node));
         // The nearest is named first.
         let link = |to: &str, milliseconds: u64| LinkEstimate {
+            is_filtered: false,
             to: to.to_owned(),
             round_trip: Some(Duration::from_millis(milliseconds)),
             bits_per_second: None,
