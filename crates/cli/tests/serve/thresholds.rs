@@ -61,9 +61,10 @@ fn the_better_threshold_is_chosen_after_some_requests_and_stays_until_somebody_s
     // With half of all leaving there, 0.94 of the answers are right.
     wait_until("it is chosen", || has_threshold(&controller, 0.5));
     wait_until("the gateway has it", || leaves(&edge));
-    let plan = controller.get("/v1/plan");
-    let change = &plan["threshold_changes"][0];
-    assert_eq!(change["to"], json!({ "early": 0.5 }), "{plan}");
+    wait_until("it is noted", || {
+        let plan = controller.get("/v1/plan");
+        plan["threshold_changes"][0]["to"] == json!({ "early": 0.5 })
+    });
     wait_until("it is said what is expected", || {
         let plan = controller.get("/v1/plan");
         let accuracy = plan["tasks"][0]["expected_accuracy"].as_f64();
