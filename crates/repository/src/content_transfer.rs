@@ -12,6 +12,9 @@ use crate::files::{ContentKind, content_path, io_error};
 use crate::load::check_hash;
 use crate::store::Repository;
 
+/// How the names of files begin that are parts of some content.
+pub(crate) const IMPORT_PREFIX: &str = "import-";
+
 /// A part of some content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentRange {
@@ -87,7 +90,8 @@ impl Repository {
     pub fn begin_import(&self, name: ContentName) -> Result<ContentImport> {
         let folder = self.root().join("tmp");
         // Without the number of a process: whoever comes next goes on with it.
-        let path = folder.join(format!("import-{}-{}", name.kind.display_name(), name.hash));
+        let kind = name.kind.display_name();
+        let path = folder.join(format!("{IMPORT_PREFIX}{kind}-{}", name.hash));
         let fail = |error: &std::io::Error| io_error(&path, error);
         let mut file = OpenOptions::new()
             .create(true)

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod content_transfer;
+mod eviction;
 mod files;
 mod holds;
 mod load;
@@ -31,6 +32,7 @@ mod store;
 pub mod unfinished_files;
 
 pub use content_transfer::{ContentImport, ContentName, ContentRange};
+pub use eviction::EvictedContent;
 pub use files::ContentKind;
 pub use holds::{ContentHolder, ContentUse, HeldContent};
 pub use maintenance::{GcReport, RepositoryProblem, RepositoryUsage};

@@ -5,6 +5,7 @@ mod agent;
 mod assignment_file;
 mod candidates;
 mod content_fetch;
+mod content_keeper;
 mod gateway_service;
 mod identity_file;
 mod link_watch;
@@ -47,6 +48,7 @@ use crate::transport::{NetworkConfig, TransportConfig, TransportPart};
 use agent::{ControllerLink, NodeAgent, drain_tables};
 use assignment_file::AssignmentFile;
 use candidates::{Candidates, keep_candidates};
+use content_keeper::{ContentKeeper, keep_room};
 use gateway_service::ClusterService;
 use identity_file::IdentityFile;
 use link_watch::watch_links;
@@ -217,6 +219,7 @@ impl ClusterNodeConfig {
         keep_units(&workload, Arc::clone(&link));
         keep_candidates(&workload, Arc::clone(&link));
         watch_links(&workload);
+        keep_room(&workload);
         let agent = Arc::new(NodeAgent {
             controllers: self.controllers,
             identity: Mutex::new(identity),
@@ -324,6 +327,7 @@ impl ClusterNodeConfig {
             fetching: tokio::sync::Mutex::default(),
             prober: LinkProber::start(self.address)?,
             candidates: Candidates::default(),
+            content_keeper: ContentKeeper::new(&self.repository)?,
             recent_times: RecentTimes::default(),
         });
         // Set once, here.

@@ -22,6 +22,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::assignment_file::{AssignmentFile, KeptAssignment};
 use super::candidates::Candidates;
+use super::content_keeper::ContentKeeper;
 use super::link_watch::probe_peers;
 use super::recent_times::RecentTimes;
 use crate::gateway::DispatchPart;
@@ -59,6 +60,8 @@ pub(super) struct NodeWorkload {
     pub(super) prober: LinkProber,
     /// What could run here, and how long it takes.
     pub(super) candidates: Candidates,
+    /// What stays in the repository.
+    pub(super) content_keeper: ContentKeeper,
     /// How long units took lately.
     pub(super) recent_times: RecentTimes,
 }
@@ -173,6 +176,7 @@ impl NodeWorkload {
             };
             self.set_peers(&peers);
         }
+        self.hold_content(&assignment);
         let generation = self.set_routes(&assignment);
         if let Some(units) = &assignment.units {
             self.set_units(units);
@@ -195,6 +199,22 @@ impl NodeWorkload {
         // Nobody waits for it any more where this fails.
         self.draining.send(DrainingTable { number, generation }).ok();
         self.report_due.notify_one();
+    }
+
+    /// Has what is needed stay in the repository, before anything of it is fetched.
+    fn hold_content(&self, newer: &NodeAssignment) {
+        if newer.units.is_none() && newer.candidates.is_none() {
+            return;
+        }
+        let (units, candidates) = {
+            let known = &lock(&self.state).assignment;
+            let units = newer.units.as_ref().or(known.units.as_ref());
+            let candidates = newer.candidates.as_ref().or(known.candidates.as_ref());
+            (units.cloned().unwrap_or_default(), candidates.cloned().unwrap_or_default())
+        };
+        if let Err(error) = self.content_keeper.hold_units(&units, &candidates) {
+            tracing::error!(%error, "what is needed may be removed from the repository");
+        }
     }
 
     /// Makes known whom units send to, and forgets the others.
