@@ -8,6 +8,7 @@ mod common;
 mod answers;
 mod batching;
 mod cluster;
+mod cluster_alone;
 mod cluster_processes;
 mod deadlines;
 mod ends;

@@ -11,6 +11,7 @@ mod identity_file;
 mod link_watch;
 #[cfg(test)]
 mod order_tests;
+mod places_file;
 mod recent_times;
 mod unit_keeper;
 mod workload;
@@ -52,6 +53,7 @@ use content_keeper::{ContentKeeper, keep_room};
 use gateway_service::ClusterService;
 use identity_file::IdentityFile;
 use link_watch::watch_links;
+use places_file::{PlacesFile, ReplyPlace, keep_places};
 use recent_times::RecentTimes;
 use unit_keeper::keep_units;
 use workload::{NodeWorkload, WorkloadState};
@@ -171,16 +173,18 @@ impl ClusterNodeConfig {
         };
         let transport = transport.build()?;
         let telemetry = self.telemetry.clone().build()?;
+        let places = PlacesFile::in_folder(&folder);
         let dispatch = match &gateway {
             None => None,
             Some(_) => Some(self.build_dispatch(
                 &identity.name,
+                &places,
                 &transport,
                 Arc::clone(&telemetry) as Arc<dyn RequestObserver>,
             )?),
         };
         let (draining, tables) = mpsc::unbounded_channel();
-        let workload = self.build_workload(&folder, tls, &transport, dispatch, draining)?;
+        let workload = self.build_workload(&folder, places, tls, &transport, dispatch, draining)?;
         tokio::spawn(drain_tables(Arc::downgrade(&workload), tables));
         let status = ClusterNodeStatus {
             name: identity.name.to_string(),
@@ -220,6 +224,7 @@ impl ClusterNodeConfig {
         keep_candidates(&workload, Arc::clone(&link));
         watch_links(&workload);
         keep_room(&workload);
+        keep_places(&workload);
         let agent = Arc::new(NodeAgent {
             controllers: self.controllers,
             identity: Mutex::new(identity),
@@ -277,10 +282,17 @@ impl ClusterNodeConfig {
     fn build_dispatch(
         &self,
         name: &NodeName,
+        places: &PlacesFile,
         transport: &TransportPart,
         observer: Arc<dyn RequestObserver>,
     ) -> Result<DispatchPart> {
-        let reply_inbox = format!("replies.{name}.{:x}", transport.endpoint.id());
+        let reply_inbox = match places.kept().replies {
+            Some(ReplyPlace { inbox, port }) => {
+                transport.peers.prefer_port(&inbox, port);
+                inbox
+            }
+            None => format!("replies.{name}.{:x}", transport.endpoint.id()),
+        };
         let cores = self.node.cores;
         DispatchConfig { cores, reply_inbox }.build(transport, observer)
     }
@@ -288,6 +300,7 @@ impl ClusterNodeConfig {
     fn build_workload(
         &self,
         folder: &Path,
+        places: PlacesFile,
         tls: TlsIdentity,
         transport: &TransportPart,
         dispatch: Option<DispatchPart>,
@@ -306,6 +319,9 @@ impl ClusterNodeConfig {
             }
         };
         let node = config.build(transport, on_event)?;
+        node.supervisor.keep_places(places.kept().instances);
+        // Until a controller is there.
+        node.supervisor.set_keeps_names(true);
         if let Some(dispatch) = &dispatch {
             let canceller = node.supervisor.clone();
             dispatch.dispatcher.on_cancelled(move |request| canceller.cancel_request(request));
@@ -318,6 +334,7 @@ impl ClusterNodeConfig {
             cores: self.node.cores,
             repository: self.repository.clone(),
             file: AssignmentFile::in_folder(folder),
+            places,
             state: Mutex::new(WorkloadState::default()),
             applying: Mutex::default(),
             is_assigned: Arc::new(AtomicBool::new(false)),

@@ -18,6 +18,7 @@ use tessera_tensormq::TlsIdentity;
 use tokio::sync::mpsc;
 
 use super::agent::obey_order;
+use super::places_file::PlacesFile;
 use super::workload::NodeWorkload;
 use super::{ClusterNodeConfig, NodeJoin};
 use crate::access::{AccessConfig, PortKind};
@@ -72,7 +73,8 @@ fn start_workload(folder: &Path) -> Arc<NodeWorkload> {
     let transport = TransportConfig { transport: None, network: Some(network) }.build().unwrap();
     let state = create_state_folder(&repository).unwrap();
     let (draining, _) = mpsc::unbounded_channel();
-    let workload = config.build_workload(&state, tls, &transport, None, draining).unwrap();
+    let places = PlacesFile::in_folder(&state);
+    let workload = config.build_workload(&state, places, tls, &transport, None, draining).unwrap();
     workload.restore();
     workload
 }

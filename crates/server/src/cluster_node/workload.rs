@@ -17,13 +17,14 @@ use tessera_dispatch::{Dispatcher, RouteChange, TaskEntry, UnitEntry};
 use tessera_node::{InstanceState, InstanceStatus, NodeEvent};
 use tessera_probe::LinkProber;
 use tessera_telemetry::SystemSample;
-use tessera_tensormq::{Address, Endpoint, TlsIdentity};
+use tessera_tensormq::{Address, Endpoint, TlsIdentity, Transport};
 use tokio::sync::{Notify, mpsc};
 
 use super::assignment_file::{AssignmentFile, KeptAssignment};
 use super::candidates::Candidates;
 use super::content_keeper::ContentKeeper;
 use super::link_watch::probe_peers;
+use super::places_file::{PlacesFile, ReplyPlace};
 use super::recent_times::RecentTimes;
 use crate::gateway::DispatchPart;
 use crate::host_memory::check_memory;
@@ -43,6 +44,7 @@ pub(super) struct NodeWorkload {
     pub(super) cores: NonZeroUsize,
     pub(super) repository: PathBuf,
     pub(super) file: AssignmentFile,
+    pub(super) places: PlacesFile,
     pub(super) state: Mutex<WorkloadState>,
     /// Held while an assignment is carried out.
     pub(super) applying: Mutex<()>,
@@ -224,7 +226,7 @@ impl NodeWorkload {
         for name in before.keys().filter(|name| !peers.contains_key(*name)) {
             supervisor.forget_remote_peer(name);
         }
-        let mut known = PeerAddresses::new();
+        let (mut known, mut moved) = (PeerAddresses::new(), Vec::new());
         for (name, value) in peers {
             let address: Address = match serde_json::from_value(value.clone()) {
                 Ok(address) => address,
@@ -239,10 +241,30 @@ impl NodeWorkload {
                     continue;
                 }
                 supervisor.add_remote_peer(name, address);
+                if before.contains_key(name) {
+                    moved.push(name.clone());
+                }
             }
             known.insert(name.clone(), value.clone());
         }
         lock(&self.state).peers = known;
+        self.replace_instances(&moved);
+    }
+
+    /// Instances were started again where others of the same names were: what those had is lost.
+    fn replace_instances(&self, names: &[String]) {
+        let Some(dispatcher) = self.dispatcher() else { return };
+        let found: Vec<(UnitId, String)> = {
+            let state = lock(&self.state);
+            let all = state.instances.iter().flat_map(|(unit, instances)| {
+                instances.iter().map(move |instance| (unit.clone(), instance.clone()))
+            });
+            all.filter(|(_, instance)| names.contains(instance)).collect()
+        };
+        for (unit, instance) in found {
+            dispatcher.instance_down(&unit, &instance, "it was started again", true);
+            dispatcher.instance_up(&unit, &instance);
+        }
     }
 
     /// Has the gateway serve these routes; returns the generation of the table before.
@@ -362,7 +384,14 @@ impl NodeWorkload {
                 NodeEvent::Up { .. } | NodeEvent::Down { .. } => {}
             }
         }
+        self.places.changed.notify_one();
         self.report_due.notify_one();
+    }
+
+    /// Where replies to its gateway come to, where it has one that other hosts reach.
+    pub(super) fn reply_place(&self) -> Option<ReplyPlace> {
+        let address = self.dispatcher()?.reply_address();
+        Some(ReplyPlace { inbox: address.inbox.clone(), port: address.port_of(Transport::TCP)? })
     }
 
     /// How its units are.
