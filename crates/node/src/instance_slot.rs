@@ -39,8 +39,11 @@ pub enum InstanceState {
 /// The place of an instance.
 pub(crate) struct InstanceSlot {
     pub(crate) unit: Arc<Unit>,
-    /// Counts starts; part of the instance's name.
+    /// Counts starts.
     pub(crate) generation: u64,
+    /// Part of the instance's name: the count of its start, or of that of the one in whose place it
+    /// is.
+    pub(crate) number: u64,
     pub(crate) running: Option<RunningInstance>,
     pub(crate) state: InstanceState,
     pub(crate) since: Instant,
@@ -64,6 +67,7 @@ impl InstanceSlot {
         Self {
             unit,
             generation: 0,
+            number: 0,
             running: None,
             state: InstanceState::Starting,
             since: Instant::now(),
@@ -75,7 +79,7 @@ impl InstanceSlot {
     }
 
     pub(crate) fn name(&self, key: &(UnitId, usize)) -> String {
-        instance_name(key, self.generation)
+        instance_name(key, self.number)
     }
 
     pub(crate) fn ping_target(&self) -> Option<PingTarget> {
@@ -120,6 +124,6 @@ impl InstanceSlot {
     }
 }
 
-pub(crate) fn instance_name((unit, replica): &(UnitId, usize), generation: u64) -> String {
-    format!("{unit}.{replica}.{generation}")
+pub(crate) fn instance_name((unit, replica): &(UnitId, usize), number: u64) -> String {
+    format!("{unit}.{replica}.{number}")
 }

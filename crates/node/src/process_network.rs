@@ -21,6 +21,8 @@ pub(crate) struct ProcessNetwork {
     transport: Transport,
     socket_address: Option<String>,
     advertise: Option<String>,
+    /// The port that it is to have, where one before it had it.
+    port: Option<u16>,
 }
 
 /// What shows who a process is, and whom it does not believe any more.
@@ -31,8 +33,9 @@ pub(crate) struct ProcessCredentials {
 }
 
 impl ProcessNetwork {
-    /// As these are reached; `None` where no other host does, or not with certificates.
-    pub(crate) fn of_peers(peers: &Peers) -> Option<Self> {
+    /// For an instance of this name, as these peers are reached; `None` where no other host does, or
+    /// not with certificates.
+    pub(crate) fn of_peers(peers: &Peers, instance: &str) -> Option<Self> {
         let identity = peers.endpoint().tls_identity()?;
         let listen = peers.network()?;
         Some(Self {
@@ -41,7 +44,17 @@ impl ProcessNetwork {
             transport: listen.transport,
             socket_address: listen.socket_address.clone(),
             advertise: listen.advertise.clone(),
+            port: peers.preferred_port(instance),
         })
+    }
+
+    /// The same peers, whose inbox of this name other hosts reach.
+    pub(crate) fn extend_peers(&self, peers: Peers, instance: &str) -> Peers {
+        let peers = peers.with_network(self.listen());
+        if let Some(port) = self.port {
+            peers.prefer_port(instance, port);
+        }
+        peers
     }
 
     /// Who that is.
@@ -53,8 +66,7 @@ impl ProcessNetwork {
         Ok(identity)
     }
 
-    /// Where it listens.
-    pub(crate) fn listen(&self) -> Listen {
+    fn listen(&self) -> Listen {
         Listen {
             transport: self.transport,
             socket_address: self.socket_address.clone(),

@@ -236,7 +236,7 @@ fn start_worker(
     };
     let mut peers = Peers::with_transport(endpoint, start.transport);
     if let Some(network) = &start.network {
-        peers = peers.with_network(network.listen());
+        peers = network.extend_peers(peers, &start.name);
     }
     let peers = Arc::new(peers);
     for (name, address) in &start.peers {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tessera_core::{ContentTree, Error, RANGE_BYTES, RangeCheck, Result};
 
-use crate::content_transfer::ContentName;
+use crate::content_transfer::{ContentName, IMPORT_PREFIX};
 use crate::files::{content_path, io_error};
 use crate::store::Repository;
 
@@ -18,7 +18,8 @@ impl Repository {
     pub fn begin_import(&self, name: ContentName) -> Result<ContentImport> {
         let folder = self.root().join("tmp");
         // Without the number of a process: whoever comes next goes on with it.
-        let path = folder.join(format!("import-{}-{}", name.kind.display_name(), name.hash));
+        let path =
+            folder.join(format!("{IMPORT_PREFIX}{}-{}", name.kind.display_name(), name.hash));
         let fail = |error: &std::io::Error| io_error(&path, error);
         let mut file = OpenOptions::new()
             .create(true)

@@ -13,6 +13,9 @@ use tessera_engine::{FileMapping, SharedFileMapping};
 use crate::files::{self, ContentKind, content_path, io_error};
 use crate::store::Repository;
 
+/// How the names of files begin that are parts of some content.
+pub(crate) const IMPORT_PREFIX: &str = "import-";
+
 /// A part of some content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentRange {

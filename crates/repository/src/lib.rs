@@ -25,6 +25,7 @@ mod content_fetcher;
 mod content_import;
 mod content_source;
 mod content_transfer;
+mod eviction;
 mod files;
 mod holds;
 mod load;
@@ -44,6 +45,7 @@ pub use content_source::{
     ContentPieces, ContentSource, ContentSources, OpenedContent, SourceSpeed,
 };
 pub use content_transfer::{ContentName, ContentRange};
+pub use eviction::EvictedContent;
 pub use files::ContentKind;
 pub use holds::{ContentHolder, ContentUse, HeldContent};
 pub use maintenance::{GcReport, RepositoryProblem, RepositoryUsage};

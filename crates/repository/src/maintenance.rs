@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::path::Path;
 
 use serde::Serialize;
 use tessera_core::{ContentHash, Result};
 use tessera_engine::FileMapping;
 
+use crate::content_transfer::{ContentName, IMPORT_PREFIX};
 use crate::files::{self, ContentKind, io_error};
 use crate::load;
 use crate::store::Repository;
@@ -132,6 +134,9 @@ impl Repository {
             }
         }
         for path in files::read_folder(&self.root().join("tmp"))? {
+            if is_import_of(&path, &needed) {
+                continue;
+            }
             report.unfinished += 1;
             report.bytes += fs::metadata(&path).map_or(0, |found| found.len());
             if !pretend {
@@ -145,8 +150,16 @@ impl Repository {
     fn needed_content(&self, pretend: bool) -> Result<HashSet<(ContentKind, ContentHash)>> {
         let mut needed: HashSet<(ContentKind, ContentHash)> = HashSet::new();
         let held = self.held_content(!pretend)?;
-        let mut blocks: HashSet<ContentHash> =
+        let held: HashSet<ContentHash> =
             held.into_iter().flat_map(|user| user.content.blocks).collect();
+        let mut blocks: HashSet<ContentHash> = HashSet::new();
+        for &hash in &held {
+            needed.insert((ContentKind::Block, hash));
+            // A node may hold what it is about to fetch.
+            if self.has_content(ContentName { kind: ContentKind::Block, hash }) {
+                blocks.insert(hash);
+            }
+        }
         for entry in self.list_models()? {
             needed.insert((ContentKind::Model, entry.hash));
             // A model that can't be read stops the collection: what it needs can't be known.
@@ -159,4 +172,14 @@ impl Repository {
         }
         Ok(needed)
     }
+}
+
+/// Whether a file is a part of some content that is needed, and is being fetched.
+fn is_import_of(path: &Path, needed: &HashSet<(ContentKind, ContentHash)>) -> bool {
+    let content = |name: &str| {
+        let (kind, hash) = name.strip_prefix(IMPORT_PREFIX)?.split_once('-')?;
+        Some((ContentKind::from_name(kind).ok()?, hash.parse().ok()?))
+    };
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.and_then(content).is_some_and(|content| needed.contains(&content))
 }

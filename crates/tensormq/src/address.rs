@@ -43,6 +43,11 @@ impl Address {
         self.listeners.get(transport.name())
     }
 
+    /// The port where it listens for a transport, where that has one.
+    pub fn port_of(&self, transport: Transport) -> Option<u16> {
+        self.listener_of(transport)?.socket_address.rsplit_once(':')?.1.parse().ok()
+    }
+
     /// The same, listening for a transport here.
     #[must_use]
     pub fn with_listener(mut self, transport: Transport, listener: ListenAddress) -> Self {

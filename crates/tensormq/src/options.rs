@@ -83,6 +83,17 @@ pub struct Listen {
 }
 
 impl Listen {
+    /// The same at another port.
+    #[must_use]
+    pub(crate) fn at_port(self, port: u16) -> Self {
+        let at_port = |address: &str| {
+            let (host, _) = address.rsplit_once(':')?;
+            Some(format!("{host}:{port}"))
+        };
+        let socket_address = self.socket_address.as_deref().and_then(at_port);
+        Self { socket_address: socket_address.or(self.socket_address), ..self }
+    }
+
     /// For this transport, within this host, unencrypted.
     pub fn within_host(transport: Transport) -> Self {
         Self { transport, socket_address: None, advertise: None, security: Security::Plain }

@@ -9,6 +9,7 @@ mod answers;
 mod batching;
 mod bounds;
 mod cluster;
+mod cluster_alone;
 mod cluster_content;
 mod cluster_processes;
 mod deadlines;

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tessera_core::Result;
 use tessera_deploy::UnitId;
 use tessera_tensormq::RequestId;
 
@@ -40,18 +39,17 @@ impl Dispatcher {
         self.0.lock_state().uses_unit(unit)
     }
 
-    /// An instance takes requests from now on. Connects to it first, which may take a moment.
+    /// An instance takes requests from now on. Connects to it first, which may take a moment; where
+    /// that fails it gets requests as soon as it can be reached.
     pub fn instance_up(&self, unit: &UnitId, instance: &str) {
-        let mut tries = (0..3).map(|_| self.0.peers.sender_to(instance));
-        if let Err(error) =
-            tries.find(Result::is_ok).unwrap_or_else(|| self.0.peers.sender_to(instance))
-        {
-            // Whoever watches over it finds out, and starts another.
-            tracing::error!(instance, %error, "an instance can't be reached");
-            return;
-        }
+        let connected = self.0.peers.sender_to(instance);
         let mut state = self.0.lock_state();
         state.instance_up(unit, instance);
+        if let Err(error) = connected {
+            // Where it is gone, whoever watches over it finds out, and starts another.
+            tracing::warn!(instance, %error, "an instance can't be reached yet");
+            state.note_unreachable(instance);
+        }
         self.0.send_queued(state);
     }
 

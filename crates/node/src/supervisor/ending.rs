@@ -87,6 +87,12 @@ impl SupervisorInner {
             return;
         };
         let name = slot.name(key);
+        // One on threads may be there still, and have its name.
+        if let Some(RunningInstance::Process(_)) = &slot.running
+            && let Some(place) = self.place_of(key, slot)
+        {
+            self.kept_places.note_free(place);
+        }
         let running = slot.running.take();
         let was_useful = slot.since.elapsed() >= MIN_USEFUL_LIFETIME
             || match &running {

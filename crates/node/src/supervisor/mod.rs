@@ -16,7 +16,7 @@ use tessera_core::{Error, Result};
 use tessera_deploy::{Unit, UnitId};
 use tessera_engine::{CudaOptions, Engine, EngineName};
 use tessera_repository::Repository;
-use tessera_tensormq::{Address, ConnectionTraffic, Peers, RequestId};
+use tessera_tensormq::{Address, ConnectionTraffic, Peers, RequestId, Transport};
 
 pub use self::ending::DetachedInstances;
 use self::watch::SILENCE_TIMEOUT;
@@ -24,6 +24,7 @@ use crate::calibration::Calibration;
 use crate::cancelled::CancelledRequests;
 use crate::instance::RunningInstance;
 use crate::instance_slot::{InstanceSlot, InstanceState, PingTarget};
+use crate::kept_places::{InstancePlace, KeptPlaces};
 use crate::memory::HostMemory;
 use crate::permits::MachineCorePermits;
 use crate::process_protocol::UnitProcessCommand;
@@ -154,6 +155,7 @@ pub(crate) struct SupervisorInner {
     pings: AtomicU64,
     /// Counts starts of instances.
     starts: AtomicU64,
+    kept_places: KeptPlaces,
     is_stopping: AtomicBool,
     /// Whether it was told that processes take turns on a GPU.
     has_warned: AtomicBool,
@@ -197,6 +199,7 @@ impl NodeSupervisor {
             is_stopping: AtomicBool::new(false),
             has_warned: AtomicBool::new(false),
             announcing: Mutex::default(),
+            kept_places: KeptPlaces::default(),
             local_workers: Arc::default(),
         });
         let watched = Arc::downgrade(&inner);
@@ -380,6 +383,24 @@ impl NodeSupervisor {
         processes.iter().flat_map(|process| process.last_traffic()).collect()
     }
 
+    /// Has the first instances of these places be where others were that ended with an earlier run.
+    pub fn keep_places(&self, places: Vec<InstancePlace>) {
+        self.0.kept_places.add_places(places);
+    }
+
+    /// Whether an instance that is started again keeps its name and port: nobody is there to tell
+    /// others that it has new ones.
+    pub fn set_keeps_names(&self, keeps: bool) {
+        self.0.kept_places.set_keeps_free(keeps);
+    }
+
+    /// Where the instances are to other hosts that take requests.
+    pub fn instance_places(&self) -> Vec<InstancePlace> {
+        let slots = lock(&self.0.slots);
+        let up = slots.iter().filter(|(_, slot)| slot.state == InstanceState::Up);
+        up.filter_map(|(key, slot)| self.0.place_of(key, slot)).collect()
+    }
+
     /// Where an instance of this node is reached.
     pub fn instance_address(&self, instance: &str) -> Option<Address> {
         self.0.peers.address_of(instance)
@@ -441,6 +462,17 @@ impl NodeSupervisor {
 }
 
 impl SupervisorInner {
+    /// Where an instance is to other hosts; `None` where they don't reach it.
+    pub(crate) fn place_of(
+        &self,
+        key: &(UnitId, usize),
+        slot: &InstanceSlot,
+    ) -> Option<InstancePlace> {
+        let port = self.peers.address_of(&slot.name(key))?.port_of(Transport::TCP)?;
+        let (unit, replica) = key.clone();
+        Some(InstancePlace { unit, replica, number: slot.number, port })
+    }
+
     /// The places of a unit's instances.
     pub(crate) fn unit_slots(&self, unit: &UnitId) -> Vec<(UnitId, usize)> {
         let slots = lock(&self.slots);

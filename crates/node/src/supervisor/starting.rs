@@ -17,6 +17,7 @@ use crate::calibration::{Calibration, calibrate_unit, warm_up_known_unit};
 use crate::executor::{UnitMemory, UnitResources};
 use crate::instance::{ReadyInstance, RunningInstance, UnitProcess};
 use crate::instance_slot::{InstanceState, instance_name};
+use crate::kept_places::InstancePlace;
 use crate::process_network::{ProcessCredentials, ProcessNetwork};
 use crate::process_protocol::{Loss, StartUnit, UnitProcessCommand};
 use crate::program_source::ProgramSource;
@@ -29,16 +30,21 @@ use tessera_core::lock;
 impl SupervisorInner {
     /// Starts the instance of a slot and waits until it takes requests.
     pub(super) fn start_instance(self: &Arc<Self>, key: &(UnitId, usize)) -> Result<()> {
-        let (unit, generation) = {
+        let (unit, generation, number) = {
             let mut slots = lock(&self.slots);
             let slot = slots.get_mut(key).ok_or_else(|| removed_while_starting(key))?;
             // Never used again, also not by a unit that is removed and comes back.
             slot.generation = self.starts.fetch_add(1, Ordering::Relaxed);
             slot.restart_at = None;
             slot.since = Instant::now();
-            (Arc::clone(&slot.unit), slot.generation)
+            let kept = self.kept_places.take_place(key);
+            slot.number = kept.as_ref().map_or(slot.generation, |kept| kept.number);
+            if let Some(InstancePlace { number, port, .. }) = kept {
+                self.peers.prefer_port(&instance_name(key, number), port);
+            }
+            (Arc::clone(&slot.unit), slot.generation, slot.number)
         };
-        let name = instance_name(key, generation);
+        let name = instance_name(key, number);
         let start = Instant::now();
         let started = match unit.settings.isolation {
             Isolation::Thread => self.start_threads(&unit, &name),
@@ -194,7 +200,7 @@ impl SupervisorInner {
             cores: self.options.cores,
             peers: self.peers.addresses(),
             transport: self.peers.transport(),
-            network: ProcessNetwork::of_peers(&self.peers),
+            network: ProcessNetwork::of_peers(&self.peers, name),
             run_limits: self.options.run_limits,
             instance_group: self.options.instance_group.clone(),
         };

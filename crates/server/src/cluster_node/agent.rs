@@ -88,6 +88,7 @@ impl NodeAgent {
         let session = connection.attach(self.workload.highest_epoch()).await?;
         *lock(&self.link.0) = Some(connection.clone());
         self.was_attached.send_replace(true);
+        self.workload.node.supervisor.set_keeps_names(false);
         tracing::info!(node = %lock(&self.identity).name, "attached to a controller");
         let reporting = tokio::spawn(report_for(
             Arc::clone(&self.workload),
@@ -96,6 +97,8 @@ impl NodeAgent {
         ));
         let renewing = tokio::spawn(Arc::clone(self).renew_in_time(connection.clone()));
         let ended = self.obey_orders(session).await;
+        // Nobody tells others where what is started again is.
+        self.workload.node.supervisor.set_keeps_names(true);
         reporting.abort();
         renewing.abort();
         match ended {

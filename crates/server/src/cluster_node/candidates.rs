@@ -71,6 +71,18 @@ impl Candidates {
         lock(&self.state).at_hand.extend(unit.block_hashes());
     }
 
+    /// Forgets the blocks that are not there any more; whether there were any.
+    pub(super) fn retain_at_hand(&self, is_there: impl Fn(ContentHash) -> bool) -> bool {
+        let known: Vec<ContentHash> = lock(&self.state).at_hand.iter().copied().collect();
+        let gone: Vec<ContentHash> = known.into_iter().filter(|hash| !is_there(*hash)).collect();
+        let mut state = lock(&self.state);
+        state.at_hand.retain(|hash| !gone.contains(hash));
+        if !gone.is_empty() {
+            self.changed.notify_one();
+        }
+        !gone.is_empty()
+    }
+
     /// How long those take that were tried. What was found once is remembered.
     pub(super) fn profiles(&self) -> Vec<UnitProfile> {
         let state = lock(&self.state);

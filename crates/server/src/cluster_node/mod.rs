@@ -5,6 +5,7 @@ mod agent;
 mod assignment_file;
 mod candidates;
 mod content_fetch;
+mod content_keeper;
 mod content_peers;
 mod content_port;
 mod content_supply;
@@ -14,6 +15,7 @@ mod identity_file;
 mod link_watch;
 #[cfg(test)]
 mod order_tests;
+mod places_file;
 mod recent_times;
 mod unit_keeper;
 mod workload;
@@ -54,12 +56,14 @@ use crate::transport::{NetworkConfig, TransportConfig, TransportPart};
 use agent::{ControllerLink, NodeAgent, drain_tables};
 use assignment_file::AssignmentFile;
 use candidates::{Candidates, keep_candidates};
+use content_keeper::{ContentKeeper, keep_room};
 use content_peers::ContentPeers;
 use content_port::ContentPort;
 use content_supply::ContentSupply;
 use gateway_service::ClusterService;
 use identity_file::IdentityFile;
 use link_watch::watch_links;
+use places_file::{PlacesFile, ReplyPlace, keep_places};
 use recent_times::RecentTimes;
 use unit_keeper::keep_units;
 use workload::{NodeWorkload, WorkloadState};
@@ -179,10 +183,12 @@ impl ClusterNodeConfig {
         };
         let transport = transport.build()?;
         let telemetry = self.telemetry.clone().build()?;
+        let places = PlacesFile::in_folder(&folder);
         let dispatch = match &gateway {
             None => None,
             Some(_) => Some(self.build_dispatch(
                 &identity.name,
+                &places,
                 &transport,
                 Arc::clone(&telemetry) as Arc<dyn RequestObserver>,
             )?),
@@ -190,8 +196,14 @@ impl ClusterNodeConfig {
         let (draining, tables) = mpsc::unbounded_channel();
         let link = Arc::<ControllerLink>::default();
         let supply = self.build_supply(&tls, &link)?;
-        let workload =
-            self.build_workload(&folder, tls.clone(), &transport, dispatch, draining, supply)?;
+        let workload = self.build_workload(
+            (&folder, places),
+            tls.clone(),
+            &transport,
+            dispatch,
+            draining,
+            supply,
+        )?;
         tokio::spawn(drain_tables(Arc::downgrade(&workload), tables));
         let status = ClusterNodeStatus {
             name: identity.name.to_string(),
@@ -234,6 +246,8 @@ impl ClusterNodeConfig {
         keep_units(&workload);
         keep_candidates(&workload);
         watch_links(&workload);
+        keep_room(&workload);
+        keep_places(&workload);
         let agent = Arc::new(NodeAgent {
             controllers: self.controllers,
             identity: Mutex::new(identity),
@@ -291,10 +305,17 @@ impl ClusterNodeConfig {
     fn build_dispatch(
         &self,
         name: &NodeName,
+        places: &PlacesFile,
         transport: &TransportPart,
         observer: Arc<dyn RequestObserver>,
     ) -> Result<DispatchPart> {
-        let reply_inbox = format!("replies.{name}.{:x}", transport.endpoint.id());
+        let reply_inbox = match places.kept().replies {
+            Some(ReplyPlace { inbox, port }) => {
+                transport.peers.prefer_port(&inbox, port);
+                inbox
+            }
+            None => format!("replies.{name}.{:x}", transport.endpoint.id()),
+        };
         let cores = self.node.cores;
         DispatchConfig { cores, reply_inbox }.build(transport, observer)
     }
@@ -319,7 +340,7 @@ impl ClusterNodeConfig {
 
     fn build_workload(
         &self,
-        folder: &Path,
+        (folder, places): (&Path, PlacesFile),
         tls: TlsIdentity,
         transport: &TransportPart,
         dispatch: Option<DispatchPart>,
@@ -339,6 +360,9 @@ impl ClusterNodeConfig {
             }
         };
         let node = config.build(transport, on_event)?;
+        node.supervisor.keep_places(places.kept().instances);
+        // Until a controller is there.
+        node.supervisor.set_keeps_names(true);
         if let Some(dispatch) = &dispatch {
             let canceller = node.supervisor.clone();
             dispatch.dispatcher.on_cancelled(move |request| canceller.cancel_request(request));
@@ -351,6 +375,7 @@ impl ClusterNodeConfig {
             cores: self.node.cores,
             repository: self.repository.clone(),
             file: AssignmentFile::in_folder(folder),
+            places,
             state: Mutex::new(WorkloadState::default()),
             applying: Mutex::default(),
             is_assigned: Arc::new(AtomicBool::new(false)),
@@ -360,6 +385,7 @@ impl ClusterNodeConfig {
             content,
             prober,
             candidates: Candidates::default(),
+            content_keeper: ContentKeeper::new(&self.repository)?,
             recent_times: RecentTimes::default(),
         });
         // Set once, here.

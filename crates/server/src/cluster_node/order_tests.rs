@@ -18,6 +18,7 @@ use tessera_tensormq::TlsIdentity;
 use tokio::sync::mpsc;
 
 use super::agent::obey_order;
+use super::places_file::PlacesFile;
 use super::workload::NodeWorkload;
 use super::{ClusterNodeConfig, NodeJoin};
 use crate::access::{AccessConfig, PortKind};
@@ -73,7 +74,8 @@ fn start_workload(folder: &Path) -> Arc<NodeWorkload> {
     let state = create_state_folder(&repository).unwrap();
     let (draining, _) = mpsc::unbounded_channel();
     let supply = config.build_supply(&tls, &Arc::default()).unwrap();
-    let workload = config.build_workload(&state, tls, &transport, None, draining, supply).unwrap();
+    let kept = (state.as_path(), PlacesFile::in_folder(&state));
+    let workload = config.build_workload(kept, tls, &transport, None, draining, supply).unwrap();
     workload.restore();
     workload
 }

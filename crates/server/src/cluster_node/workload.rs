@@ -18,13 +18,15 @@ use tessera_node::{InstanceState, InstanceStatus, NodeEvent};
 use tessera_probe::LinkProber;
 use tessera_repository::Repository;
 use tessera_telemetry::SystemSample;
-use tessera_tensormq::{Address, Endpoint, TlsIdentity};
+use tessera_tensormq::{Address, Endpoint, TlsIdentity, Transport};
 use tokio::sync::{Notify, mpsc};
 
 use super::assignment_file::{AssignmentFile, KeptAssignment};
 use super::candidates::Candidates;
+use super::content_keeper::ContentKeeper;
 use super::content_supply::ContentSupply;
 use super::link_watch::probe_peers;
+use super::places_file::{PlacesFile, ReplyPlace};
 use super::recent_times::RecentTimes;
 use crate::gateway::DispatchPart;
 use crate::host_memory::check_memory;
@@ -44,6 +46,7 @@ pub(super) struct NodeWorkload {
     pub(super) cores: NonZeroUsize,
     pub(super) repository: PathBuf,
     pub(super) file: AssignmentFile,
+    pub(super) places: PlacesFile,
     pub(super) state: Mutex<WorkloadState>,
     /// Held while an assignment is carried out.
     pub(super) applying: Mutex<()>,
@@ -61,6 +64,8 @@ pub(super) struct NodeWorkload {
     pub(super) prober: Arc<LinkProber>,
     /// What could run here, and how long it takes.
     pub(super) candidates: Candidates,
+    /// What stays in the repository.
+    pub(super) content_keeper: ContentKeeper,
     /// How long units took lately.
     pub(super) recent_times: RecentTimes,
 }
@@ -180,6 +185,7 @@ impl NodeWorkload {
             };
             self.set_peers(&peers);
         }
+        self.hold_content(&assignment);
         let generation = self.set_routes(&assignment);
         if let Some(units) = &assignment.units {
             self.set_units(units);
@@ -204,6 +210,22 @@ impl NodeWorkload {
         self.report_due.notify_one();
     }
 
+    /// Has what is needed stay in the repository, before anything of it is fetched.
+    fn hold_content(&self, newer: &NodeAssignment) {
+        if newer.units.is_none() && newer.candidates.is_none() {
+            return;
+        }
+        let (units, candidates) = {
+            let known = &lock(&self.state).assignment;
+            let units = newer.units.as_ref().or(known.units.as_ref());
+            let candidates = newer.candidates.as_ref().or(known.candidates.as_ref());
+            (units.cloned().unwrap_or_default(), candidates.cloned().unwrap_or_default())
+        };
+        if let Err(error) = self.content_keeper.hold_units(&units, &candidates) {
+            tracing::error!(%error, "what is needed may be removed from the repository");
+        }
+    }
+
     /// Makes known whom units send to, and forgets the others.
     fn set_peers(&self, peers: &PeerAddresses) {
         let supervisor = &self.node.supervisor;
@@ -211,7 +233,7 @@ impl NodeWorkload {
         for name in before.keys().filter(|name| !peers.contains_key(*name)) {
             supervisor.forget_remote_peer(name);
         }
-        let mut known = PeerAddresses::new();
+        let (mut known, mut moved) = (PeerAddresses::new(), Vec::new());
         for (name, value) in peers {
             let address: Address = match serde_json::from_value(value.clone()) {
                 Ok(address) => address,
@@ -226,10 +248,30 @@ impl NodeWorkload {
                     continue;
                 }
                 supervisor.add_remote_peer(name, address);
+                if before.contains_key(name) {
+                    moved.push(name.clone());
+                }
             }
             known.insert(name.clone(), value.clone());
         }
         lock(&self.state).peers = known;
+        self.replace_instances(&moved);
+    }
+
+    /// Instances were started again where others of the same names were: what those had is lost.
+    fn replace_instances(&self, names: &[String]) {
+        let Some(dispatcher) = self.dispatcher() else { return };
+        let found: Vec<(UnitId, String)> = {
+            let state = lock(&self.state);
+            let all = state.instances.iter().flat_map(|(unit, instances)| {
+                instances.iter().map(move |instance| (unit.clone(), instance.clone()))
+            });
+            all.filter(|(_, instance)| names.contains(instance)).collect()
+        };
+        for (unit, instance) in found {
+            dispatcher.instance_down(&unit, &instance, "it was started again", true);
+            dispatcher.instance_up(&unit, &instance);
+        }
     }
 
     /// Has the gateway serve these routes; returns the generation of the table before.
@@ -349,7 +391,14 @@ impl NodeWorkload {
                 NodeEvent::Up { .. } | NodeEvent::Down { .. } => {}
             }
         }
+        self.places.changed.notify_one();
         self.report_due.notify_one();
+    }
+
+    /// Where replies to its gateway come to, where it has one that other hosts reach.
+    pub(super) fn reply_place(&self) -> Option<ReplyPlace> {
+        let address = self.dispatcher()?.reply_address();
+        Some(ReplyPlace { inbox: address.inbox.clone(), port: address.port_of(Transport::TCP)? })
     }
 
     /// How its units are.

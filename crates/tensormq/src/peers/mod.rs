@@ -1,11 +1,12 @@
 //! Who can be sent to: addresses by name, and a sender to each that was sent to.
 
 mod devices;
+mod reconnecting;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use tessera_core::{Error, Result, lock};
+use tessera_core::{Error, ErrorKind, Result, lock};
 
 use crate::address::Address;
 use crate::channel::NotSent;
@@ -24,12 +25,19 @@ pub struct Peers {
     transport: Option<Transport>,
     /// How others than those of this host reach inboxes that are made here.
     network: Option<Listen>,
-    known: Mutex<HashMap<String, KnownPeer>>,
+    known: Arc<KnownPeers>,
+    /// The ports of inboxes that there were before, by name.
+    ports: Mutex<HashMap<String, u16>>,
 }
+
+/// Those that are known, by name.
+type KnownPeers = Mutex<HashMap<String, KnownPeer>>;
 
 struct KnownPeer {
     address: Address,
     sender: Option<Arc<Mutex<Sender>>>,
+    /// Whether somebody connects to it again and again, as what was there is lost.
+    is_reconnecting: bool,
 }
 
 impl Peers {
@@ -40,7 +48,8 @@ impl Peers {
 
     /// Nobody yet; other processes are sent to over this transport, to compare with the fastest.
     pub fn with_transport(endpoint: Endpoint, transport: Option<Transport>) -> Self {
-        Self { endpoint, transport, network: None, known: Mutex::default() }
+        let (known, ports) = (Arc::default(), Mutex::default());
+        Self { endpoint, transport, network: None, known, ports }
     }
 
     /// The same, with inboxes that other hosts reach, too.
@@ -61,9 +70,29 @@ impl Peers {
 
     /// An inbox that can be reached the way that the others are.
     pub fn create_inbox(&self, name: &str, depth: u32) -> Result<Inbox> {
-        let within_host = self.transport.map(Listen::within_host);
-        let listen = within_host.into_iter().chain(self.network.clone()).collect();
-        self.endpoint.create_inbox(name, &InboxOptions { depth, listen, ..InboxOptions::default() })
+        let create = |network: Option<Listen>| {
+            let within_host = self.transport.map(Listen::within_host);
+            let listen = within_host.into_iter().chain(network).collect();
+            let options = InboxOptions { depth, listen, ..InboxOptions::default() };
+            self.endpoint.create_inbox(name, &options)
+        };
+        if let (Some(network), Some(port)) = (&self.network, self.preferred_port(name))
+            && let Ok(inbox) = create(Some(network.clone().at_port(port)))
+        {
+            return Ok(inbox);
+        }
+        create(self.network.clone())
+    }
+
+    /// Has an inbox of this name be at this port to other hosts when it is made, where that is free:
+    /// an earlier one was there, and others go on to look for it.
+    pub fn prefer_port(&self, name: &str, port: u16) {
+        lock(&self.ports).insert(name.to_owned(), port);
+    }
+
+    /// The port that an inbox of this name is to have to other hosts, where one was preferred.
+    pub fn preferred_port(&self, name: &str) -> Option<u16> {
+        lock(&self.ports).get(name).copied()
     }
 
     /// The endpoint that senders belong to.
@@ -73,7 +102,7 @@ impl Peers {
 
     /// Makes an instance known.
     pub fn add_peer(&self, name: &str, address: Address) {
-        let known = KnownPeer { address, sender: None };
+        let known = KnownPeer { address, sender: None, is_reconnecting: false };
         let previous = lock(&self.known).insert(name.to_owned(), known);
         // Its sender is closed outside the lock.
         drop(previous);
@@ -112,32 +141,32 @@ impl Peers {
             if let Some(sender) = &entry.sender {
                 return Ok(Arc::clone(sender));
             }
+            if entry.is_reconnecting {
+                return Err(Error::lost(format!("instance {name} is out of reach")));
+            }
             entry.address.clone()
         };
         // Not under the lock: connecting to another process takes a moment.
         let transport = self.transport.filter(|_| address.endpoint_id != self.endpoint.id());
         let options = ConnectOptions { transport, ..ConnectOptions::default() };
-        let sender = Arc::new(Mutex::new(self.endpoint.connect_with_options(&address, &options)?));
+        let sender = self.endpoint.connect_with_options(&address, &options);
+        let sender = Arc::new(Mutex::new(sender.inspect_err(|_| self.begin_reconnecting(name))?));
         let mut known = lock(&self.known);
         let entry = known.get_mut(name).ok_or_else(gone)?;
         Ok(Arc::clone(entry.sender.get_or_insert(sender)))
     }
 
-    /// Connects anew to an instance to which sending failed.
-    pub fn reconnect_to(&self, name: &str) -> Result<()> {
-        let before = lock(&self.known).get_mut(name).and_then(|known| known.sender.take());
-        // Closed outside the lock.
-        drop(before);
-        self.sender_to(name).map(drop)
-    }
-
-    /// Sends to an instance; a message that was not sent comes back.
+    /// Sends to an instance; a message that was not sent comes back. Where the way there is lost it
+    /// is made anew meanwhile.
     pub fn send_to(&self, name: &str, message: Message, wait: Wait) -> Result<(), Box<NotSent>> {
         let sender = match self.sender_to(name) {
             Ok(sender) => sender,
             Err(error) => return Err(Box::new(NotSent { error, message })),
         };
         let sent = lock(&sender).send(message, wait);
+        if sent.as_ref().is_err_and(|not_sent| not_sent.error.kind() == ErrorKind::Lost) {
+            self.begin_reconnecting(name);
+        }
         sent.map(drop)
     }
 }
