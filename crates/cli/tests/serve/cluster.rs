@@ -31,14 +31,14 @@ fn admin(place: &Place, controller: &Server<'_>, arguments: &[&str]) -> Ran {
     finish(place.command(arguments[0]).args(&arguments[1..]).args(["--controller", &url]))
 }
 
-fn create_token(place: &Place, controller: &Server<'_>) -> String {
+pub(crate) fn create_token(place: &Place, controller: &Server<'_>) -> String {
     let made = admin(place, controller, &["token", "create"]);
     assert_eq!(made.code, Some(0), "{}", made.err);
     made.out.trim().to_owned()
 }
 
 /// The command of a node with a gateway.
-fn node_command(place: &Place, address: &str, name: &str) -> std::process::Command {
+pub(crate) fn node_command(place: &Place, address: &str, name: &str) -> std::process::Command {
     let repository = place.path().join(name);
     let mut command = place.command("node");
     command
