@@ -24,6 +24,7 @@ use clap::{Args, Parser, Subcommand};
 use tessera_bench::BenchCommand;
 use tessera_command::{EngineArguments, ModelArguments, RepositoryArgument, SplitArguments};
 use tessera_core::Device;
+use tessera_object_store::StoreAddress;
 
 /// Serves neural networks as blocks: cut any ONNX model, share what is the same, run the pieces.
 #[derive(Parser)]
@@ -385,6 +386,44 @@ pub(crate) enum Repo {
     Verify(RepoCommand),
     /// Remove what no model needs
     Gc(RepoGc),
+    /// Put models into an object store: S3, or a folder that hosts share
+    ///
+    /// What is there already stays. Keys for S3 are in the environment: AWS_ACCESS_KEY_ID,
+    /// AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT for what is not Amazon's.
+    Push(RepoPush),
+    /// Fetch models from an object store
+    ///
+    /// What is here already stays, and each range is checked. An interrupted one goes on when it is
+    /// asked for again.
+    Pull(RepoPull),
+}
+
+#[derive(Args)]
+pub(crate) struct RepoPush {
+    /// Names of models [default: all]
+    pub(crate) names: Vec<String>,
+    /// Where to: s3://BUCKET/PREFIX or file:///FOLDER
+    #[arg(long, value_name = "URL")]
+    pub(crate) to: StoreAddress,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct RepoPull {
+    /// Names of models [default: all]
+    pub(crate) names: Vec<String>,
+    /// Where from: s3://BUCKET/PREFIX or file:///FOLDER
+    #[arg(long, value_name = "URL")]
+    pub(crate) from: StoreAddress,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgument,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args)]

@@ -51,7 +51,7 @@ fn the_help_of_every_command_names_its_options() {
     let cut = [&MODEL[..], &SPLIT].concat();
     let cut_and_run = [&cut[..], &ENGINE].concat();
     let more = |common: &[&'static str], own: &[&'static str]| [common, own, &["--json"]].concat();
-    let cases: [(&[&str], Vec<&str>); 14] = [
+    let cases: [(&[&str], Vec<&str>); 16] = [
         (
             &["zoo"],
             vec![
@@ -83,6 +83,8 @@ fn the_help_of_every_command_names_its_options() {
         (&["repo", "remove"], more(&[], &["--repo"])),
         (&["repo", "verify"], more(&[], &["--repo"])),
         (&["repo", "gc"], more(&[], &["--repo", "--dry-run"])),
+        (&["repo", "push"], more(&[], &["--repo", "--to"])),
+        (&["repo", "pull"], more(&[], &["--repo", "--from"])),
         (&["bench", "chain"], more(&cut_and_run, &["--model", "--runs"])),
         (&["bench", "siblings"], more(&ENGINE, &["--model", "--count", "--stages"])),
     ];

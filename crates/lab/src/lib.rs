@@ -6,7 +6,8 @@
 //! leaves the namespaces that were made here, and nothing comes in. Needs root; where there is none
 //! [`Lab::new`] says so.
 //!
-//! What a cluster builds on can be had in a box as well: [`EtcdMembers`] are etcd on loopback.
+//! What a cluster builds on can be had in a box as well: [`EtcdMembers`] are etcd on loopback,
+//! [`SeaweedServer`] speaks S3.
 
 #![forbid(unsafe_code)]
 
@@ -15,10 +16,12 @@ mod host;
 mod lab;
 mod link;
 mod relay;
+mod seaweed_server;
 mod slow_group;
 
 pub use etcd_members::{EtcdMembers, EtcdServerFiles};
 pub use host::{LabHost, remove_all_hosts};
 pub use lab::Lab;
 pub use link::{LinkShape, LinkTraffic};
+pub use seaweed_server::SeaweedServer;
 pub use slow_group::SlowGroup;

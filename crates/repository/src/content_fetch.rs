@@ -92,6 +92,9 @@ impl<'a> ContentFetch<'a> {
             tracing::warn!(content = %self.name, from, %error, "refused");
             self.fetcher.refuse_source(from, self.name);
         } else {
+            if matches!(error.kind(), ErrorKind::Lost | ErrorKind::TimedOut) {
+                self.fetcher.note_away(from);
+            }
             tracing::debug!(content = %self.name, from, %error, "not fetched from there");
         }
         self.failed.push((from.to_owned(), error));
@@ -118,10 +121,10 @@ impl<'a> ContentFetch<'a> {
             .filter(is_open)
             .map(|source| {
                 let name = source.source_name();
-                let is_refused = self.fetcher.is_refused(name, self.name);
-                let was_left = self.was_left(&source);
+                let is_last = self.fetcher.is_refused(name, self.name);
+                let is_late = self.fetcher.is_away(name) || self.was_left(&source);
                 let time = self.fetcher.meters.order_of(&*source, bytes);
-                (is_refused, was_left, time, source)
+                (is_last, is_late, time, source)
             })
             .collect();
         found.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)));
@@ -195,6 +198,7 @@ impl<'a> ContentFetch<'a> {
             other.source_name() != source.source_name()
                 && !self.was_left(other)
                 && !self.fetcher.is_refused(other.source_name(), self.name)
+                && !self.fetcher.is_away(other.source_name())
                 && meters.expected_time(&**other, bytes).as_secs_f64() * FAR_SLOWER < own
         })
     }

@@ -1,8 +1,9 @@
 //! Fetches content that a repository lacks, each at most once at a time, and a few at the same time.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tessera_core::{Error, Result, lock};
 
@@ -14,6 +15,8 @@ use crate::store::Repository;
 
 /// How much content is fetched at the same time: small content is mostly waited for.
 const MOST_AT_ONCE: usize = 4;
+/// How long a source comes last that was out of reach.
+const AWAY_TIME: Duration = Duration::from_secs(10);
 
 /// Fetches content for one repository.
 #[derive(Default)]
@@ -24,6 +27,8 @@ pub struct ContentFetcher {
     pub(crate) meters: SourceMeters,
     /// Content of which a source had something wrong: it is asked for that when nobody else has it.
     refused: Mutex<HashSet<(String, ContentName)>>,
+    /// Until when sources come last that were out of reach.
+    away: Mutex<HashMap<String, Instant>>,
     is_cancelled: AtomicBool,
 }
 
@@ -104,6 +109,17 @@ impl ContentFetcher {
 
     pub(crate) fn is_refused(&self, source: &str, name: ContentName) -> bool {
         lock(&self.refused).contains(&(source.to_owned(), name))
+    }
+
+    /// A source was out of reach: others are asked before it for a while.
+    pub(crate) fn note_away(&self, source: &str) {
+        let mut away = lock(&self.away);
+        away.retain(|_, until| Instant::now() < *until);
+        away.insert(source.to_owned(), Instant::now() + AWAY_TIME);
+    }
+
+    pub(crate) fn is_away(&self, source: &str) -> bool {
+        lock(&self.away).get(source).is_some_and(|until| Instant::now() < *until)
     }
 
     fn wait_for_turn(&self, name: ContentName) -> FetchTurn<'_> {

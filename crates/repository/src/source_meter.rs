@@ -18,7 +18,7 @@ const ENOUGH_BYTES: u64 = 256 << 10;
 const NEWEST_SHARE: f64 = 0.5;
 /// How much more time others must take before a source that all nodes use is used: they need it,
 /// too.
-const SHARED_FACTOR: f64 = 2.0;
+const SHARED_FACTOR: f64 = 4.0;
 
 /// How fast sources are, by what they are called.
 #[derive(Default)]

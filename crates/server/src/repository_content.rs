@@ -11,11 +11,17 @@ use tessera_repository::{ContentKind, ContentName, Repository, TreeCache};
 pub(crate) struct RepositoryContent {
     repository: PathBuf,
     trees: TreeCache,
+    object_store: Option<String>,
 }
 
 impl RepositoryContent {
     pub(crate) fn new(repository: PathBuf) -> Self {
-        Self { repository, trees: TreeCache::default() }
+        Self { repository, trees: TreeCache::default(), object_store: None }
+    }
+
+    /// The same, with an object store that has it, too.
+    pub(crate) fn with_object_store(self, object_store: Option<String>) -> Self {
+        Self { object_store, ..self }
     }
 }
 
@@ -46,5 +52,9 @@ impl ContentReader for RepositoryContent {
     fn block_weights(&self, block: ContentHash) -> Result<Vec<ContentHash>> {
         let weights = Repository::open(&self.repository)?.weights_of(block)?;
         Ok(weights.into_iter().map(|weight| weight.hash).collect())
+    }
+
+    fn object_store(&self) -> Option<String> {
+        self.object_store.clone()
     }
 }

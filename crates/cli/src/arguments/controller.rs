@@ -11,6 +11,7 @@ use tessera_core::{Device, Error, Result};
 use tessera_deploy::Isolation;
 use tessera_etcd::{EtcdConfig, EtcdIdentityFiles, EtcdTlsFiles};
 use tessera_identity::NodeName;
+use tessera_object_store::StoreAddress;
 use tessera_server::{ControllerConfig, EtcdState, ListenSetting, PortKind};
 
 use super::access::AccessArguments;
@@ -56,6 +57,10 @@ pub(crate) struct ControllerArguments {
     #[arg(long, default_value_t = 86_400, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(10..=31_536_000))]
     pub(crate) certificate_life: u64,
+    /// Object store that models of tasks are put into, where nodes and other controllers find them:
+    /// s3://BUCKET/PREFIX with keys in the environment, or file:///FOLDER
+    #[arg(long, value_name = "URL")]
+    pub(crate) object_store: Option<StoreAddress>,
     /// Members of etcd, where this is one of several controllers of the cluster, of which one leads:
     /// http:// or https:// and HOST:PORT, with commas between them
     #[arg(long, value_name = "URL,…", value_delimiter = ',')]
@@ -119,6 +124,7 @@ impl ControllerArguments {
             certificate_life: Duration::from_secs(self.certificate_life),
             placement,
             models,
+            object_store: self.object_store.clone(),
             etcd: self.etcd_state(),
         })
     }

@@ -9,6 +9,7 @@ use tessera_cluster::ControllerAddress;
 use tessera_command::RepositoryArgument;
 use tessera_core::{Error, Result};
 use tessera_identity::{JoinToken, NodeName};
+use tessera_object_store::StoreAddress;
 use tessera_server::{ClusterNodeConfig, LogControl, NodeJoin, PortKind};
 
 use super::access::AccessArguments;
@@ -81,6 +82,10 @@ pub(crate) struct RunNodeArguments {
     /// Name or address under which other nodes reach this one [default: that of --listen]
     #[arg(long, value_name = "HOST")]
     pub(crate) advertise: Option<String>,
+    /// Object store of the cluster as this node reaches it: s3://BUCKET/PREFIX or file:///FOLDER
+    /// [default: what the controller says]
+    #[arg(long, value_name = "URL")]
+    pub(crate) object_store: Option<StoreAddress>,
     /// How far the node is from where inputs come from: 0 for a device, 1 for the edge, 2 for the
     /// cloud. Requests never go back to a lower tier
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
@@ -126,6 +131,7 @@ impl RunNodeArguments {
             join: NodeJoin { name, token: self.join_token()? },
             node: self.node.node_config(repository.clone()),
             repository,
+            object_store: self.object_store.clone(),
             address: host,
             advertise,
             tier: self.tier,

@@ -7,6 +7,7 @@ mod load;
 mod plan;
 mod profile;
 mod repo;
+mod repo_transfer;
 mod run;
 mod serve;
 mod share;

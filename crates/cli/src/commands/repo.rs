@@ -5,6 +5,7 @@ use tessera_core::{Error, Result};
 use tessera_report::{Table, format_bytes, output};
 use tessera_repository::Repository;
 
+use super::repo_transfer;
 use crate::arguments::{Repo, RepoCommand, RepoGc, RepoNamed};
 
 pub(super) fn run_repo(command: &Repo) -> Result<()> {
@@ -14,6 +15,8 @@ pub(super) fn run_repo(command: &Repo) -> Result<()> {
         Repo::Remove(arguments) => remove_model(arguments),
         Repo::Verify(arguments) => verify_repository(arguments),
         Repo::Gc(arguments) => collect_garbage(arguments),
+        Repo::Push(arguments) => repo_transfer::push_models(arguments),
+        Repo::Pull(arguments) => repo_transfer::pull_models(arguments),
     }
 }
 

@@ -23,6 +23,7 @@ mod load;
 mod models;
 mod monitoring;
 mod names;
+mod object_store;
 mod pages;
 mod repository;
 mod runs;

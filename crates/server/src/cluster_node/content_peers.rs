@@ -67,11 +67,9 @@ impl ContentPeers {
         }
     }
 
-    /// Those that have some content and are within reach, as far as it is known.
+    /// Those that have some content, as far as it is known.
     pub(super) fn holders_of(&self, hash: ContentHash) -> Vec<Arc<PeerSource>> {
-        let state = lock(&self.state);
-        let holders = state.holders.get(&hash).into_iter().flatten();
-        holders.filter(|peer| !peer.is_away()).cloned().collect()
+        lock(&self.state).holders.get(&hash).cloned().unwrap_or_default()
     }
 
     /// Forgets who has what is not missing any more, and ends connections that nobody uses.

@@ -223,7 +223,6 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
         let asked = Arc::clone(&source);
         assert!(apart(move || asked.open_content(name, 0).is_err()).await);
-        assert!(source.is_away());
         // Nor does a node that is not removed ask one that is.
         let (c, fresh) = (identity(&authority, "c"), Duration::from_secs(2));
         c.set_removed_peers(["a.node.tessera".to_owned()]);

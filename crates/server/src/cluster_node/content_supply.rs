@@ -11,6 +11,7 @@ use tessera_repository::{ContentFetcher, ContentKind, ContentName, ContentSource
 use tokio::runtime::Handle;
 
 use super::agent::ControllerLink;
+use super::cluster_store::ClusterStore;
 use super::content_peers::ContentPeers;
 use super::grpc_source::ControllerSource;
 
@@ -21,6 +22,7 @@ pub(super) struct ContentSupply {
     pub(super) fetcher: ContentFetcher,
     pub(super) link: Arc<ControllerLink>,
     pub(super) peers: ContentPeers,
+    pub(super) store: ClusterStore,
     pub(super) runtime: Handle,
 }
 
@@ -67,7 +69,10 @@ impl ContentSupply {
     fn locate(&self, hashes: &[ContentHash]) {
         let Some(connection) = self.link.current() else { return };
         match self.runtime.block_on(connection.content().locate_content(hashes)) {
-            Ok(located) => self.peers.note_holders(located.holders),
+            Ok(located) => {
+                self.peers.note_holders(located.holders);
+                self.store.note_address(located.object_store);
+            }
             Err(error) => tracing::debug!(%error, "nobody says who has content"),
         }
     }
@@ -79,6 +84,9 @@ impl ContentSupply {
         if let Some(connection) = self.link.current() {
             let (connection, runtime) = (connection.content(), self.runtime.clone());
             sources.push(Arc::new(ControllerSource { connection, runtime }));
+        }
+        if let Some(store) = self.store.current() {
+            sources.push(store);
         }
         sources
     }

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tessera_cluster::{ContentConnection, FetchedContent, SocketHook};
@@ -14,8 +14,6 @@ use tessera_tensormq::{TlsIdentity, WatchedSocket};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
-/// How long somebody is not asked who was out of reach.
-const AWAY_TIME: Duration = Duration::from_secs(10);
 /// What the round trip over a link that is cut is taken for.
 const CUT_ROUND_TRIP: Duration = Duration::from_secs(60);
 
@@ -36,7 +34,6 @@ pub(super) struct PeerSource {
     connection: Mutex<Option<ContentConnection>>,
     /// Ends the connection when the node is removed.
     watched: Arc<Mutex<Option<WatchedSocket>>>,
-    away_until: Mutex<Option<Instant>>,
 }
 
 /// Content that comes over gRPC.
@@ -111,18 +108,12 @@ impl PeerSource {
             runtime,
             connection: Mutex::default(),
             watched: Arc::default(),
-            away_until: Mutex::default(),
         }
     }
 
     /// Where it is.
     pub(super) fn address(&self) -> &str {
         &self.address
-    }
-
-    /// Whether it was out of reach a moment ago.
-    pub(super) fn is_away(&self) -> bool {
-        lock(&self.away_until).is_some_and(|until| Instant::now() < until)
     }
 
     fn connected(&self) -> Result<ContentConnection> {
@@ -151,11 +142,10 @@ impl PeerSource {
         Ok(opened)
     }
 
-    /// Asks it for something; where it is out of reach it is not asked for a while.
+    /// Asks it for something; where it is out of reach it is connected to anew the next time.
     fn ask<T>(&self, asking: impl FnOnce(&ContentConnection) -> Result<T>) -> Result<T> {
         let asked = self.connected().and_then(|connection| asking(&connection));
         if asked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost) {
-            *lock(&self.away_until) = Some(Instant::now() + AWAY_TIME);
             // With a certificate that is good then.
             *lock(&self.connection) = None;
         }

@@ -4,6 +4,7 @@
 mod agent;
 mod assignment_file;
 mod candidates;
+mod cluster_store;
 mod content_fetch;
 mod content_keeper;
 mod content_peers;
@@ -34,6 +35,7 @@ use tessera_core::{Error, Result};
 use tessera_gateway::{IsReady, health_router};
 use tessera_identity::{JoinToken, NodeName};
 use tessera_node::NodeEvent;
+use tessera_object_store::StoreAddress;
 use tessera_probe::LinkProber;
 use tessera_repository::{ContentFetcher, Repository};
 use tessera_telemetry::{RequestObserver, TakeSample};
@@ -56,6 +58,7 @@ use crate::transport::{NetworkConfig, TransportConfig, TransportPart};
 use agent::{ControllerLink, NodeAgent, drain_tables};
 use assignment_file::AssignmentFile;
 use candidates::{Candidates, keep_candidates};
+use cluster_store::ClusterStore;
 use content_keeper::{ContentKeeper, keep_room};
 use content_peers::ContentPeers;
 use content_port::ContentPort;
@@ -92,6 +95,9 @@ pub struct ClusterNodeConfig {
     pub join: NodeJoin,
     /// Where blocks are; made where it is not there.
     pub repository: PathBuf,
+    /// Where the cluster's object store is for this node, where a controller does not say it, or
+    /// says something else.
+    pub object_store: Option<StoreAddress>,
     /// What runs units.
     pub node: NodeConfig,
     /// Where it listens for tensors, and the name or address under which others reach it.
@@ -332,6 +338,7 @@ impl ClusterNodeConfig {
             repository: self.repository.clone(),
             fetcher: ContentFetcher::default(),
             link: Arc::clone(link),
+            store: ClusterStore::open(self.object_store.as_ref())?,
             peers: ContentPeers::new(tls.clone(), Arc::clone(&prober), runtime.clone()),
             runtime,
         };

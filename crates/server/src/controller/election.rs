@@ -23,6 +23,7 @@ use tokio::sync::{Mutex, Notify};
 use super::ControllerConfig;
 use super::leader::{Leader, LeaderParts};
 use super::router_switch::RouterSwitch;
+use super::stored_models::StoredModels;
 use crate::listeners::Listener;
 use crate::shutdown::ShutdownSignal;
 
@@ -66,6 +67,7 @@ pub(super) struct Contender {
     card: LeaderCard,
     client: EtcdClient,
     switch: RouterSwitch,
+    stored: Option<Arc<StoredModels>>,
 }
 
 impl Contender {
@@ -75,11 +77,12 @@ impl Contender {
         etcd: EtcdConfig,
         control: String,
         switch: RouterSwitch,
+        stored: Option<Arc<StoredModels>>,
     ) -> Result<Self> {
         let prefix = format!("tessera/{}", config.cluster);
         let card = LeaderCard { name: config.name.to_string(), control };
         let client = EtcdClient::new(&etcd)?;
-        Ok(Self { config, etcd, prefix, card, client, switch })
+        Ok(Self { config, etcd, prefix, card, client, switch, stored })
     }
 
     fn leader_prefix(&self) -> String {
@@ -152,6 +155,7 @@ impl Contender {
             intent: IntentRows::new(Arc::clone(&rows)),
             rows,
             epoch: Some(u64::try_from(guard.epoch()).unwrap_or_default()),
+            stored: self.stored.clone(),
         };
         let leader = parts.lead(listener).await?;
         if let Some((task, reason)) = leader.restored.left_out.iter().next() {

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use axum::Router;
 use tessera_control::{
-    ClusterAdmin, ClusterSite, ClusterSiteParts, IntentRows, Manager, MemberRegistry, NodeTable,
-    RegistryConfig, Restored, RowStore, cluster_services, controller_router,
+    Catalogue, ClusterAdmin, ClusterSite, ClusterSiteParts, IntentRows, Manager, MemberRegistry,
+    NodeTable, RegistryConfig, Restored, RowStore, cluster_services, controller_router,
 };
 use tessera_core::{Error, Result};
 use tessera_gateway::health_router;
 
 use super::ControllerConfig;
+use super::stored_models::{StoredCatalogue, StoredModels};
 use crate::catalogue::RepositoryCatalogue;
 use crate::cluster_port::{ControllerIdentity, serve_cluster};
 use crate::listeners::{Listener, RunningListener, close_listeners};
@@ -42,12 +43,14 @@ pub(super) struct LeaderParts {
     pub(super) intent: IntentRows,
     /// The epoch of its orders; without one, the next that was not used.
     pub(super) epoch: Option<u64>,
+    /// The models of tasks in an object store, where there is one.
+    pub(super) stored: Option<Arc<StoredModels>>,
 }
 
 impl LeaderParts {
     /// Takes up what was kept, and answers nodes at a port from then on.
     pub(super) async fn lead(self, listener: Listener) -> Result<Leader> {
-        let Self { config, rows, intent, epoch } = self;
+        let Self { config, rows, intent, epoch, stored } = self;
         let registry = RegistryConfig {
             cluster: config.cluster.clone(),
             certificate_life: config.certificate_life,
@@ -60,7 +63,9 @@ impl LeaderParts {
         });
         let (members, epoch) = opened.await.map_err(|error| Error::engine(error.to_string()))??;
         let (members, nodes) = (Arc::new(members), Arc::new(NodeTable::new(epoch)));
-        let content = Arc::new(RepositoryContent::new(config.repository.clone()));
+        let content = RepositoryContent::new(config.repository.clone())
+            .with_object_store(stored.as_ref().map(|stored| stored.address()));
+        let content = Arc::new(content);
         let site = ClusterSite::start(ClusterSiteParts {
             nodes: Arc::clone(&nodes),
             members: Arc::clone(&members),
@@ -68,7 +73,11 @@ impl LeaderParts {
             content: Arc::clone(&content) as Arc<_>,
             placement: config.placement.clone(),
         });
-        let catalogue = Arc::new(RepositoryCatalogue::open(config.repository.clone())?);
+        let known = RepositoryCatalogue::open(config.repository.clone())?;
+        let catalogue: Arc<dyn Catalogue> = match stored {
+            Some(models) => Arc::new(StoredCatalogue { inner: known, models }),
+            None => Arc::new(known),
+        };
         let defaults = config.defaults.clone();
         let manager =
             Manager::new(Arc::new(intent) as Arc<_>, catalogue, Arc::new(site.clone()), defaults);

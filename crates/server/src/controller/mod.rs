@@ -4,6 +4,7 @@
 mod election;
 mod leader;
 mod router_switch;
+mod stored_models;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use tessera_control::{IntentRows, PlacementChoice, RedbRows, RowStore, TaskDefaults};
 use tessera_core::{Error, Result};
 use tessera_identity::NodeName;
+use tessera_object_store::StoreAddress;
 use tessera_repository::Repository;
 use tokio::task::JoinHandle;
 
@@ -28,6 +30,7 @@ use election::Contender;
 pub use election::EtcdState;
 use leader::{Leader, LeaderParts};
 use router_switch::RouterSwitch;
+use stored_models::StoredModels;
 
 /// How long connections may take to close.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
@@ -57,6 +60,8 @@ pub struct ControllerConfig {
     pub placement: PlacementChoice,
     /// What is served from the start on; nothing where there is etcd.
     pub models: ModelFilesConfig,
+    /// Where models of tasks are kept beside its repository, if anywhere.
+    pub object_store: Option<StoreAddress>,
     /// Where its state is, where others have it, too; else in its repository.
     pub etcd: Option<EtcdState>,
 }
@@ -125,13 +130,16 @@ impl ControllerConfig {
         let audit = Arc::new(AuditTrail::open(&state_folder(&self.repository))?);
         let is_secured = access.tls.is_some();
         let context = PortContext { access, audit, closed };
+        let stored = self.object_store.as_ref();
+        let stored = stored.map(|store| StoredModels::start(self.repository.clone(), store));
+        let stored = stored.transpose()?;
         let config = Arc::new(self);
         let switch = RouterSwitch::new(Router::new());
         let role = match (&config.etcd, listen) {
             (Some(etcd), _) => {
                 let control = control_url(etcd, addresses.control, nodes, is_secured)?;
                 let (shared, etcd) = (Arc::clone(&config), etcd.config.clone());
-                let contender = Contender::new(shared, etcd, control, switch.clone())?;
+                let contender = Contender::new(shared, etcd, control, switch.clone(), stored)?;
                 let (ending, ended) = shutdown_channel();
                 ControllerRole::Among { ending, contending: tokio::spawn(contender.contend(ended)) }
             }
@@ -143,6 +151,7 @@ impl ControllerConfig {
                     intent: IntentRows::with_copy_beside(Arc::clone(&rows), &path),
                     rows,
                     epoch: None,
+                    stored,
                 };
                 let leader = parts.lead(listen).await?;
                 switch.set_router(leader.router.clone());
