@@ -59,6 +59,7 @@ fn start_workload(folder: &Path) -> Arc<NodeWorkload> {
         address,
         advertise: address.to_string(),
         tier: 0,
+        object_store: None,
         gateway: None,
         telemetry: TelemetryConfig::default(),
         metrics: ListenSetting {
