@@ -16,8 +16,17 @@ use tempfile::tempdir;
 use tessera_core::{DType, Dim};
 use tessera_graph::builder::{GraphBuilder, ints_attribute};
 
-const ZOO: [&str; 8] =
-    ["resnet18", "resnet50", "resnet152", "vgg13", "mobilenet-v2", "bert-base", "gpt2", "detector"];
+const ZOO: [&str; 9] = [
+    "resnet18",
+    "resnet50",
+    "resnet152",
+    "vgg13",
+    "mobilenet-v2",
+    "bert-base",
+    "gpt2",
+    "split-resnet50",
+    "detector",
+];
 
 fn sum(rows: &Value, field: &str) -> u64 {
     let rows = rows.as_array().unwrap().iter();

@@ -27,6 +27,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// What may come of one answer before it is taken, and of all together: more than all the content
+/// that is fetched at the same time, so that an answer which is not taken yet keeps back no other,
+/// such as what that content is checked with, or orders.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+
 /// Where a controller is: `HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerAddress(String);
@@ -147,6 +153,8 @@ async fn connect_as(
     // The name is not looked up: the connector knows where to.
     let endpoint = Endpoint::from_static("http://member.tessera")
         .connect_timeout(CONNECT_TIMEOUT)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .keep_alive_while_idle(pings_while_idle);

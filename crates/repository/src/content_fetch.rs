@@ -14,6 +14,7 @@ use crate::content_fetcher::ContentFetcher;
 use crate::content_import::{ContentImport, range_start};
 use crate::content_source::{ContentSource, ContentSources, OpenedContent};
 use crate::content_transfer::ContentName;
+use crate::source_meter::ENOUGH_BYTES;
 use crate::store::Repository;
 
 /// How long a source is used before it is left for one that should be faster, and by how much.
@@ -144,7 +145,10 @@ impl<'a> ContentFetch<'a> {
     fn fetch_from(&mut self, source: &Source) -> Result<FetchStep> {
         let (begun, asked) = (self.import.len(), Instant::now());
         let OpenedContent { total, mut pieces } = source.open_content(self.name, begun)?;
-        let metered = self.fetcher.meters.begin_fetch(source.source_name(), asked.elapsed());
+        let (meters, from) = (&self.fetcher.meters, source.source_name());
+        meters.note_answer(from, asked.elapsed());
+        let is_much = total.saturating_sub(begun) >= ENOUGH_BYTES;
+        let metered = is_much.then(|| meters.begin_fetch(from));
         if !self.agree_on_tree(source, total)? || self.import.len() != begun {
             return Ok(FetchStep::Again);
         }
@@ -154,7 +158,7 @@ impl<'a> ContentFetch<'a> {
             let Some(piece) = pieces.next_piece()? else {
                 return Err(Error::lost(format!("{}: it was cut off", self.name)));
             };
-            metered.note_bytes(piece.len());
+            metered.iter().for_each(|metered| metered.note_bytes(piece.len()));
             let start_of_range = range_start(self.import.len());
             match self.import.append(&piece) {
                 Ok(()) => {}

@@ -1,4 +1,4 @@
-//! Fetches content that a repository lacks, each at most once at a time, and a few at the same time.
+//! Fetches content that a repository lacks: each of it once, and a few at the same time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};

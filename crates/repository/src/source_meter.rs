@@ -11,9 +11,10 @@ use crate::content_source::{ContentSource, SourceSpeed};
 /// What a source is taken for of which nothing is known: one in the same network.
 const UNKNOWN_RATE: f64 = 125e6;
 const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(1);
-/// How long bytes are counted until they say how fast they come, and how many it takes.
+/// How long bytes are counted until they say how fast they come, and how many it takes: less than
+/// that says how long it takes to ask.
 const WINDOW: Duration = Duration::from_millis(250);
-const ENOUGH_BYTES: u64 = 256 << 10;
+pub(crate) const ENOUGH_BYTES: u64 = 256 << 10;
 /// How much what was seen last counts.
 const NEWEST_SHARE: f64 = 0.5;
 /// How much more time others must take before a source that all nodes use is used: they need it,
@@ -41,7 +42,6 @@ impl SourceMeter {
         if passed < least || passed.is_zero() {
             return;
         }
-        // Little says how long it takes to ask, not how fast it comes.
         if self.bytes >= ENOUGH_BYTES || passed >= WINDOW {
             let seen = self.bytes as f64 / passed.as_secs_f64();
             let known = self.rate.unwrap_or(seen);
@@ -58,12 +58,18 @@ pub(crate) struct MeteredFetch<'a> {
 }
 
 impl SourceMeters {
-    /// Somebody fetches from a source from now on, whose first answer took so long.
-    pub(crate) fn begin_fetch(&self, source: &str, answered: Duration) -> MeteredFetch<'_> {
+    /// A source has taken so long to answer.
+    pub(crate) fn note_answer(&self, source: &str, answered: Duration) {
         let mut meters = lock(&self.0);
         let meter = meters.entry(source.to_owned()).or_default();
         let known = meter.round_trip.unwrap_or(answered);
         meter.round_trip = Some((known + answered) / 2);
+    }
+
+    /// Somebody fetches much from a source from now on.
+    pub(crate) fn begin_fetch(&self, source: &str) -> MeteredFetch<'_> {
+        let mut meters = lock(&self.0);
+        let meter = meters.entry(source.to_owned()).or_default();
         if meter.active == 0 {
             (meter.since, meter.bytes) = (Some(Instant::now()), 0);
         }
@@ -172,7 +178,8 @@ mod tests {
         let meters = SourceMeters::default();
         let source = Named("a", false, speed(1, 1000.0));
         let before = meters.expected_time(&source, 10_000_000);
-        let fetch = meters.begin_fetch("a", Duration::from_millis(40));
+        let fetch = meters.begin_fetch("a");
+        meters.note_answer("a", Duration::from_millis(40));
         std::thread::sleep(Duration::from_millis(60));
         fetch.note_bytes(300 << 10);
         drop(fetch);

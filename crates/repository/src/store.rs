@@ -106,8 +106,8 @@ impl Repository {
         Ok(hash)
     }
 
-    /// Has a name mean the model of this hash, whose record and blocks are here, in place of the one
-    /// that had it.
+    /// Has a name mean the model of this hash, whose record and blocks are here, in place of the
+    /// one that had it.
     pub fn put_name(&self, name: &str, model: ContentHash) -> Result<()> {
         check_model_name(name)?;
         let _writing = self.lock_to_write()?;

@@ -1,9 +1,10 @@
 //! Content fetched from sources that are slow, cut off, wrong or hostile: what is right comes, and
 //! what is wrong costs a range.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::collections::HashMap;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -229,9 +230,9 @@ fn a_flipped_bit_costs_one_range_and_the_rest_comes_from_the_next() {
     let bytes = content(4 * RANGE_BYTES, 2);
     let damaged = Fault::Flipped(5 * RANGE_BYTES / 2);
     let near = SourceSpeed { round_trip: Duration::ZERO, bytes_per_second: Some(1e9) };
-    let mut peer = FakeSource::new("peer", damaged, std::slice::from_ref(&bytes));
+    let mut peer = FakeSource::new("peer", damaged, from_ref(&bytes));
     Arc::get_mut(&mut peer).unwrap().expected = Some(near);
-    let shared = FakeSource::new("shared", Fault::None, std::slice::from_ref(&bytes));
+    let shared = FakeSource::new("shared", Fault::None, from_ref(&bytes));
     let fetcher = ContentFetcher::default();
     let both = [Arc::clone(&peer), Arc::clone(&shared)];
     fetch(&fetcher, &repository, weight(&bytes), &both).unwrap();
@@ -248,7 +249,7 @@ fn a_flipped_bit_costs_one_range_and_the_rest_comes_from_the_next() {
     std::fs::remove_dir_all(&path).unwrap();
     let error = fetch(&fetcher, &repository, weight(&bytes), &[peer]).unwrap_err().to_string();
     assert!(error.contains("peer: ") && error.contains("of other content"), "{error}");
-    let mended = FakeSource::new("peer", Fault::None, std::slice::from_ref(&bytes));
+    let mended = FakeSource::new("peer", Fault::None, from_ref(&bytes));
     fetch(&fetcher, &repository, weight(&bytes), &[mended]).unwrap();
     assert_has(&repository, &bytes);
 }
@@ -257,12 +258,11 @@ fn a_flipped_bit_costs_one_range_and_the_rest_comes_from_the_next() {
 fn a_fetch_that_was_cut_goes_on_with_at_most_one_range_again() {
     let (_folder, repository) = repository();
     let bytes = content(5 * RANGE_BYTES, 3);
-    let cut =
-        FakeSource::new("cut", Fault::CutAfter(7 * RANGE_BYTES / 2), std::slice::from_ref(&bytes));
+    let cut = FakeSource::new("cut", Fault::CutAfter(7 * RANGE_BYTES / 2), from_ref(&bytes));
     let fetcher = ContentFetcher::default();
     let error = fetch(&fetcher, &repository, weight(&bytes), &[Arc::clone(&cut)]).unwrap_err();
     assert!(error.to_string().contains("the connection was cut"), "{error}");
-    let next = FakeSource::new("next", Fault::None, std::slice::from_ref(&bytes));
+    let next = FakeSource::new("next", Fault::None, from_ref(&bytes));
     // Another process goes on.
     fetch(&ContentFetcher::default(), &repository, weight(&bytes), &[Arc::clone(&next)]).unwrap();
     assert_has(&repository, &bytes);
@@ -300,9 +300,9 @@ fn a_source_that_is_far_slower_than_another_is_left_for_that_one() {
     let bytes = content(8 * RANGE_BYTES, 4);
     let slow = Fault::Slow(Duration::from_millis(100));
     let promising = SourceSpeed { round_trip: Duration::ZERO, bytes_per_second: Some(1e10) };
-    let mut slow = FakeSource::new("slow", slow, std::slice::from_ref(&bytes));
+    let mut slow = FakeSource::new("slow", slow, from_ref(&bytes));
     Arc::get_mut(&mut slow).unwrap().expected = Some(promising);
-    let quick = FakeSource::new("shared", Fault::None, std::slice::from_ref(&bytes));
+    let quick = FakeSource::new("shared", Fault::None, from_ref(&bytes));
     let start = Instant::now();
     let both = [Arc::clone(&slow), Arc::clone(&quick)];
     fetch(&ContentFetcher::default(), &repository, weight(&bytes), &both).unwrap();
@@ -324,7 +324,7 @@ fn what_nobody_has_is_an_error_that_names_everybody() {
     let error = fetch(&fetcher, &repository, weight(&bytes), &both).unwrap_err().to_string();
     assert!(error.contains("one: ") && error.contains("two: "), "{error}");
     fetcher.cancel();
-    let right = FakeSource::new("right", Fault::None, std::slice::from_ref(&bytes));
+    let right = FakeSource::new("right", Fault::None, from_ref(&bytes));
     let error = fetch(&fetcher, &repository, weight(&bytes), &[right]).unwrap_err();
     assert!(error.to_string().contains("interrupted"), "{error}");
 }

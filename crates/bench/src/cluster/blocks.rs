@@ -17,7 +17,7 @@ use crate::zoo_file;
 
 pub(super) const BLOCKS: Experiment = Experiment {
     name: "blocks",
-    about: "ResNet-152 is fetched, then a sibling, also from a peer; with a kill; with flipped bits",
+    about: "ResNet-152 is fetched, a sibling, and that from a peer; with a kill; with flipped bits",
     make: fetch_blocks,
 };
 
@@ -185,7 +185,7 @@ fn fetch_from_damaged_peer(cluster: &LabCluster, peer: &LabNode) -> Result<Findi
     Ok(Finding::at_most(
         "mebibytes from the controller for a flipped bit at a peer",
         sent,
-        3.0,
+        5.0,
         "×",
     )
     .with_detail(format!("in a weight of {length:.0}; the range, and one that proves it")))

@@ -16,8 +16,10 @@ use tonic::{Request, Response, Status};
 
 use crate::run_apart::run_blocking;
 
-/// Bytes of a chunk of content.
-const CHUNK_BYTES: usize = 256 << 10;
+/// Bytes that are read at once.
+const READ_BYTES: usize = 256 << 10;
+/// Bytes of a chunk of content: what has come of one is lost when a node dies meanwhile.
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// A part of some content.
 #[derive(Clone, Debug)]
@@ -63,15 +65,20 @@ pub(super) fn send_content(
 ) -> Result<Response<FetchStream>, Status> {
     let ContentRequest { kind, hash, offset } = request;
     let hash = read_hash(&hash)?;
-    let chunks = stream::try_unfold(Some(offset), move |offset| {
+    // What was read and is not sent yet, and where the rest begins.
+    let nothing = ContentSlice { total: 0, bytes: Bytes::new() };
+    let chunks = stream::try_unfold((nothing, Some(offset)), move |(mut unsent, mut next)| {
         let (content, kind) = (Arc::clone(&content), kind.clone());
         async move {
-            let Some(offset) = offset else { return Ok(None) };
-            let read = move || content.read_content(&kind, hash, offset, CHUNK_BYTES);
-            let ContentSlice { total, bytes } = run_for_node(read).await?;
-            let end = offset + bytes.len() as u64;
-            let next = (end < total && !bytes.is_empty()).then_some(end);
-            Ok(Some((ContentChunk { total, bytes }, next)))
+            if unsent.bytes.is_empty() {
+                let Some(offset) = next else { return Ok(None) };
+                let read = move || content.read_content(&kind, hash, offset, READ_BYTES);
+                unsent = run_for_node(read).await?;
+                let end = offset + unsent.bytes.len() as u64;
+                next = (end < unsent.total && !unsent.bytes.is_empty()).then_some(end);
+            }
+            let bytes = unsent.bytes.split_to(unsent.bytes.len().min(CHUNK_BYTES));
+            Ok(Some((ContentChunk { total: unsent.total, bytes }, (unsent, next))))
         }
     });
     Ok(Response::new(Box::pin(chunks)))

@@ -1,5 +1,5 @@
-//! Other nodes that have content, as a controller has named them: remembered, so that they are asked
-//! also when the controller is away.
+//! Other nodes that have content, as a controller has named them: remembered, so that they are
+//! asked also when the controller is away.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};

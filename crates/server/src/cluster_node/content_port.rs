@@ -234,6 +234,28 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn much_that_is_fetched_at_the_same_time_keeps_nothing_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = (0..8u8).map(|seed| {
+            let bytes: Vec<u8> = (0..6 * RANGE_BYTES).map(|place| place as u8 ^ seed).collect();
+            put(&folder.path().join("a"), &bytes).1
+        });
+        let all: Vec<ContentName> = all.collect();
+        let authority = Authority::generate("test").unwrap();
+        let (a, b) = (identity(&authority, "a"), identity(&authority, "b"));
+        let (address, _closing) = serve(&folder.path().join("a"), &a).await;
+        let source = peer("a", &address, &b);
+        let repository = Repository::open_or_create(&folder.path().join("b")).unwrap();
+        let start = Instant::now();
+        apart(move || {
+            let list = |_| vec![Arc::clone(&source) as Arc<dyn ContentSource>];
+            ContentFetcher::default().fetch_all(&repository, &all, &list, &|_| ()).unwrap();
+        })
+        .await;
+        assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn those_of_another_cluster_and_those_of_another_name_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (_, name) = put(&folder.path().join("a"), b"weights");
