@@ -111,28 +111,6 @@ fn nobody_waits_for_a_run_that_takes_long() {
 }
 
 #[test]
-fn a_unit_whose_runs_nobody_can_end_is_not_started_again_and_again() {
-    let place = Place::new();
-    let (counting, chain) = (
-        place.model("counting", &TinyModel::Counting.build_model()),
-        place.model("chain", &layers(&[0, 1])),
-    );
-    // This engine can't end a run.
-    let server = place.serve(&[&counting, &chain, "--engine", "rten", "--drain", "0"]);
-    let count = |step: f64| ask(&server, "counting", &[1], &json!(step), 300);
-    assert_eq!(count(0.5).output("y"), [1.0]);
-    let unit = server.path("counting").remove(0);
-    let state = || server.get(&format!("/v1/units/{unit}"))["instances"][0].to_string();
-    let is_given_up = || {
-        count(0.0);
-        state().contains("nobody can end them")
-    };
-    assert!(within(Duration::from_secs(60), is_given_up), "{}", state());
-    server.infer("chain", &[Input::row(&row(1))]).ok();
-    assert!(count(0.5).status >= 500);
-}
-
-#[test]
 fn a_run_that_needs_more_memory_than_it_may_is_refused() {
     let place = Place::new();
     let models = [
