@@ -13,6 +13,7 @@ mod lab_cluster;
 mod leaders;
 mod links;
 mod node_kills;
+mod overload;
 mod places;
 mod scale;
 mod two_hosts;
@@ -65,7 +66,7 @@ pub(crate) struct Experiment {
     pub(crate) make: fn(&BenchCluster) -> Result<Vec<Finding>>,
 }
 
-const EXPERIMENTS: [Experiment; 14] = [
+const EXPERIMENTS: [Experiment; 15] = [
     join::JOIN,
     links::LINKS,
     places::PLACES,
@@ -78,6 +79,7 @@ const EXPERIMENTS: [Experiment; 14] = [
     without_controller::WITHOUT_CONTROLLER,
     leaders::LEADERS,
     gateways::GATEWAYS,
+    overload::OVERLOAD,
     idle::IDLE,
     scale::SCALE,
 ];
