@@ -27,6 +27,12 @@ pub struct UnitInstances {
     pub instances: Vec<String>,
     /// Why there is none and will be none, where that is so.
     pub unavailable: Option<String>,
+    /// The node that they run at, where that is known, and the cores that it computes on.
+    #[serde(default)]
+    pub node: Option<String>,
+    /// See `node`.
+    #[serde(default)]
+    pub cores: usize,
 }
 
 /// What a node is to do. Parts that are `None` are as before.

@@ -4,7 +4,8 @@
 //! took. What is waiting and on its way is the backlog; how fast it shrinks is measured, too. Tasks
 //! share the cores by their weights: while a task's own backlog is worked off, another gets as much
 //! as its weight says, and no more than it has to do. A request is refused where that would take
-//! longer than its deadline allows, or where its inputs would take more memory than may wait.
+//! longer than its deadline allows, or where its inputs would take more memory than may wait. Where
+//! others send to the same units, what was waited there lately is the least that it takes.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -34,6 +35,8 @@ pub(crate) struct AdmissionControl {
     loads: HashMap<String, TaskLoad>,
     /// Seconds of computing that get done in a second.
     speed: f64,
+    /// Whether that was measured.
+    is_measured: bool,
     /// Seconds of computing that were done since `since`.
     done: f64,
     since: Instant,
@@ -62,6 +65,8 @@ pub(crate) struct RequestLoad<'a> {
     pub(crate) cost: f64,
     /// Bytes of its inputs.
     pub(crate) bytes: usize,
+    /// Seconds that others waited lately at the units that it passes.
+    pub(crate) waiting: f64,
 }
 
 impl AdmissionControl {
@@ -71,11 +76,19 @@ impl AdmissionControl {
             loads: HashMap::new(),
             // Two cores do about two requests at a time.
             speed: cores.max(1) as f64,
+            is_measured: false,
             done: 0.0,
             since: Instant::now(),
             requests: 0,
             waiting_bytes: 0,
             most_waiting_bytes,
+        }
+    }
+
+    /// So many cores compute from now on: what is believed until it is measured.
+    pub(crate) fn set_cores(&mut self, cores: usize) {
+        if !self.is_measured {
+            self.speed = cores.max(1) as f64;
         }
     }
 
@@ -111,7 +124,8 @@ impl AdmissionControl {
         let others =
             others.map(|(_, load)| load.backlog.min((own + request.cost) * load.weight / weight));
         // The backlog is shared by all cores; the request itself is computed by one.
-        let seconds = (own + others.sum::<f64>()) / self.speed + request.cost;
+        let waiting = (own + others.sum::<f64>()) / self.speed;
+        let seconds = waiting.max(request.waiting) + request.cost;
         Duration::from_secs_f64(seconds.clamp(0.0, 1e6))
     }
 
@@ -209,6 +223,7 @@ impl AdmissionControl {
             let is_telling = past < LONGEST_SPEED_PERIOD.max(longest);
             if self.requests > 0 && seen > 0.0 && is_telling {
                 self.speed += 0.3 * (seen - self.speed);
+                self.is_measured = true;
             }
             self.since = Instant::now();
             self.done = 0.0;
@@ -221,7 +236,7 @@ mod tests {
     use super::*;
 
     fn load(task: &str, cost: f64) -> RequestLoad<'_> {
-        RequestLoad { task, weight: 1, cost, bytes: 0 }
+        RequestLoad { task, weight: 1, cost, bytes: 0, waiting: 0.0 }
     }
 
     #[test]
@@ -250,6 +265,23 @@ mod tests {
         assert!(admission.remove_request(&request, Some(0.1)));
         assert!(admission.expected_cost("ants") < 100.0);
         assert!(admission.admit_request(&request, moment).is_ok());
+    }
+
+    #[test]
+    fn what_others_have_to_do_at_the_same_units_counts_as_soon_as_it_is_seen() {
+        let mut admission = AdmissionControl::new(16, usize::MAX);
+        // What computes has one core, whatever is here.
+        admission.set_cores(1);
+        for _ in 0..4 {
+            admission.add_request(&load("ants", 0.1));
+        }
+        let request = load("ants", 0.1);
+        assert!((admission.estimate_duration(&request).as_secs_f64() - 0.5).abs() < 1e-9);
+        let half = Duration::from_millis(800);
+        assert!(admission.admit_request(&request, half).is_ok());
+        let behind_others = RequestLoad { waiting: 0.7, ..request };
+        assert!(admission.admit_request(&behind_others, half).is_err());
+        assert!(admission.admit_request(&behind_others, 2 * half).is_ok());
     }
 
     #[test]

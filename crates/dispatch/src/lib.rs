@@ -21,6 +21,7 @@ mod routing_table;
 mod state;
 mod statistics;
 mod turns;
+mod unit_waits;
 
 pub use device_tensors::ExportInput;
 pub use dispatcher::{AllocateInput, Dispatcher, DispatcherOptions};

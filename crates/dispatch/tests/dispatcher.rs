@@ -83,6 +83,7 @@ fn start(
         endpoint: here.clone(),
         peers: Arc::clone(&peers),
         cores: 1,
+        shares_units: false,
         allocate_input: Arc::new(TensorMut::new_zeroed),
         export_input,
         most_waiting_bytes: 1 << 20,

@@ -31,6 +31,8 @@ const RELEASE_INTERVAL: Duration = Duration::from_secs(2);
 pub struct DispatchConfig {
     /// Cores that what it dispatches to computes on.
     pub cores: NonZeroUsize,
+    /// Whether others send to the units that it dispatches to, too.
+    pub shares_units: bool,
     /// The name of the inbox that replies come to, which nobody else has who sends to its units.
     pub reply_inbox: String,
 }
@@ -55,6 +57,7 @@ impl DispatchConfig {
             peers: Arc::clone(&transport.peers),
             reply_inbox: self.reply_inbox,
             cores: self.cores.get(),
+            shares_units: self.shares_units,
             allocate_input: Arc::new(move |dtype, shape| allocator.allocate_tensor(dtype, shape)),
             export_input: Arc::new(move |tensor, device| exporter.place_for_reader(tensor, device)),
             most_waiting_bytes: MAX_WAITING_BYTES,

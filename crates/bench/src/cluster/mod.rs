@@ -13,6 +13,7 @@ mod lab_cluster;
 mod leaders;
 mod links;
 mod node_kills;
+mod overload;
 mod places;
 mod scale;
 mod tiers;
@@ -66,7 +67,7 @@ pub(crate) struct Experiment {
     pub(crate) make: fn(&BenchCluster) -> Result<Vec<Finding>>,
 }
 
-const EXPERIMENTS: [Experiment; 15] = [
+const EXPERIMENTS: [Experiment; 16] = [
     join::JOIN,
     links::LINKS,
     places::PLACES,
@@ -80,6 +81,7 @@ const EXPERIMENTS: [Experiment; 15] = [
     without_controller::WITHOUT_CONTROLLER,
     leaders::LEADERS,
     gateways::GATEWAYS,
+    overload::OVERLOAD,
     idle::IDLE,
     scale::SCALE,
 ];

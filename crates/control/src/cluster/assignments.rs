@@ -254,9 +254,11 @@ fn instances_of(
     reports: &HashMap<&UnitId, &UnitReport>,
     unit: &UnitId,
 ) -> UnitInstances {
+    let node = decided.units.get(unit).and_then(|unit| unit.settings.node.clone());
+    let known = node.as_ref().and_then(|name| nodes.get(name));
+    let cores = known.map_or(0, |known| known.description.cores as usize);
     let Some(report) = reports.get(unit) else {
-        let name = decided.units.get(unit).and_then(|unit| unit.settings.node.as_deref());
-        let name = name.unwrap_or_default();
+        let name = node.as_deref().unwrap_or_default();
         // What it ran may be run elsewhere before long: until then requests wait.
         let is_gone = nodes.get(name).is_none_or(|node| node.is_away_for(WAITING_PATIENCE));
         let reason = is_gone.then(|| format!("node \"{name}\" is away"));
@@ -266,6 +268,8 @@ fn instances_of(
             run_time: Duration::ZERO,
             instances: Vec::new(),
             unavailable: reason,
+            node,
+            cores,
         };
     };
     let up = report.instances.iter().filter(|instance| instance.address.is_some());
@@ -278,5 +282,7 @@ fn instances_of(
             UnitState::Failed(reason) => Some(reason.clone()),
             UnitState::Starting | UnitState::Up => None,
         },
+        node,
+        cores,
     }
 }

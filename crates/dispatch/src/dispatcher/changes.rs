@@ -22,6 +22,11 @@ impl Dispatcher {
         before
     }
 
+    /// So many cores compute what is dispatched, as far as is known before it is measured.
+    pub fn set_cores(&self, cores: usize) {
+        self.0.lock_state().set_cores(cores);
+    }
+
     /// Waits until every request is done that was accepted before the change which returned `before`.
     pub async fn wait_until_drained(&self, before: u64) {
         loop {

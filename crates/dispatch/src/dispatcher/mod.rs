@@ -39,6 +39,8 @@ pub struct DispatcherOptions {
     pub reply_inbox: String,
     /// Cores that units compute on: a first guess at how many requests are computed at once.
     pub cores: usize,
+    /// Whether others send to the units, too: then admission goes by how long requests wait there.
+    pub shares_units: bool,
     /// Makes memory that units can read.
     pub allocate_input: AllocateInput,
     /// Brings inputs to other processes.
@@ -81,6 +83,7 @@ impl Dispatcher {
             peers,
             reply_inbox,
             cores,
+            shares_units,
             allocate_input,
             export_input,
             most_waiting_bytes,
@@ -96,7 +99,12 @@ impl Dispatcher {
             allocate_input,
             export_input,
             observer,
-            state: Mutex::new(DispatcherState::new(cores, most_waiting_bytes, reply_inbox)),
+            state: Mutex::new(DispatcherState::new(
+                cores,
+                shares_units,
+                most_waiting_bytes,
+                reply_inbox,
+            )),
             reply_address,
             next_number: AtomicU64::new(1),
             run_id: endpoint.id(),

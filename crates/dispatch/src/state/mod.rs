@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tessera_core::{Error, Result};
-use tessera_deploy::{SourceRoute, UnitId};
+use tessera_deploy::{HopTiming, SourceRoute, UnitId};
 use tessera_tensormq::{Message, RequestId};
 
 use crate::admission::{AdmissionControl, RequestLoad};
@@ -20,6 +20,7 @@ use crate::request_parts::{PartInFlight, PartsInFlight, WaitingParts};
 use crate::rest_watch::RestWatch;
 use crate::routing_table::{RouteChange, RoutingTable, TaskEntry};
 use crate::turns::TaskTurns;
+use crate::unit_waits::UnitWaits;
 
 /// Tasks, instances and requests.
 pub(crate) struct DispatcherState {
@@ -33,6 +34,8 @@ pub(crate) struct DispatcherState {
     in_flight: PartsInFlight,
     turns: TaskTurns,
     rest_watch: RestWatch,
+    /// How long requests waited at units; `None` where nobody else sends to them.
+    unit_waits: Option<UnitWaits>,
     /// The inbox that replies come to.
     reply_inbox: String,
     /// Instances that could not be reached, and that nobody looks after yet.
@@ -43,7 +46,7 @@ pub(crate) struct DispatcherState {
 /// others of their task wait for.
 fn request_load(entry: &TaskEntry, cost: f64, bytes: usize, ends_early: bool) -> RequestLoad<'_> {
     let task = if ends_early { &entry.exit_load_name } else { &entry.route.task };
-    RequestLoad { task, weight: entry.route.weight, cost, bytes }
+    RequestLoad { task, weight: entry.route.weight, cost, bytes, waiting: 0.0 }
 }
 
 /// Why a request ends at an exit that was not certain enough.
@@ -61,7 +64,12 @@ pub(crate) struct OutgoingMessage {
 pub(crate) type InferenceResults = Vec<(RequestId, InferenceResult)>;
 
 impl DispatcherState {
-    pub(crate) fn new(cores: usize, most_waiting_bytes: usize, reply_inbox: String) -> Self {
+    pub(crate) fn new(
+        cores: usize,
+        shares_units: bool,
+        most_waiting_bytes: usize,
+        reply_inbox: String,
+    ) -> Self {
         Self {
             table: RoutingTable::default(),
             instances: InstanceTable::default(),
@@ -72,6 +80,7 @@ impl DispatcherState {
             in_flight: PartsInFlight::default(),
             turns: TaskTurns::default(),
             rest_watch: RestWatch::default(),
+            unit_waits: shares_units.then(UnitWaits::default),
             reply_inbox,
             unreachable: Vec::new(),
         }
@@ -92,6 +101,11 @@ impl DispatcherState {
         let before = self.table.change_routes(routes, &removed);
         self.rebind_waiting();
         before
+    }
+
+    /// So many cores compute what is dispatched from now on.
+    pub(crate) fn set_cores(&mut self, cores: usize) {
+        self.admission.set_cores(cores);
     }
 
     /// Has requests that were accepted before pass the routes of now, where those only lead through
@@ -230,7 +244,8 @@ impl DispatcherState {
         let refused = match suspended {
             Some(_) => None,
             None => {
-                let load = request_load(entry, cost, bytes, false);
+                let waiting = self.expected_wait(entry, entry.route.steps.len());
+                let load = RequestLoad { waiting, ..request_load(entry, cost, bytes, false) };
                 match self.admission.admit_request(&load, allowed) {
                     Ok(()) => {
                         (pending.cost, pending.is_exit_load) = (cost, false);
@@ -243,10 +258,31 @@ impl DispatcherState {
         let step = suspended.or_else(|| entry.last_exit_step().filter(|_| entry.may_degrade()));
         let Some(step) = step else { return refused.map_or(Ok(()), Err) };
         let cost = exit_cost(step);
-        self.admission.admit_request(&request_load(entry, cost, bytes, true), allowed)?;
+        let waiting = self.expected_wait(entry, step + 1);
+        let load = RequestLoad { waiting, ..request_load(entry, cost, bytes, true) };
+        self.admission.admit_request(&load, allowed)?;
         pending.ends_early = refused.map(|refusal| refusal.error.to_string());
         (pending.cost, pending.is_exit_load) = (cost, true);
         Ok(())
+    }
+
+    /// How long others waited lately at the first units of a route, in seconds.
+    fn expected_wait(&self, entry: &TaskEntry, steps: usize) -> f64 {
+        let Some(waits) = &self.unit_waits else { return 0.0 };
+        let steps = entry.route.steps.iter().take(steps);
+        waits.expected_wait(steps.map(|step| &step.unit), Instant::now())
+    }
+
+    /// Learns how long a request waited at units.
+    fn note_unit_waits(&mut self, timings: &[HopTiming]) {
+        let Some(waits) = &mut self.unit_waits else { return };
+        let now = Instant::now();
+        for timing in timings {
+            if let Some(unit) = self.instances.unit_of(&timing.instance) {
+                waits.note_wait(unit, Duration::from_nanos(timing.waited), now);
+            }
+        }
+        waits.forget_old(now);
     }
 
     /// Takes a request in.

@@ -147,10 +147,12 @@ impl DispatcherState {
         let Some(flight) = self.end_flight(request, route.part()) else {
             return Vec::new();
         };
+        let timings = route.hop_timings();
+        self.note_unit_waits(&timings);
         let Some(pending) = self.requests.get_mut(&request) else {
             return Vec::new();
         };
-        pending.hop_timings.extend(route.hop_timings());
+        pending.hop_timings.extend(timings);
         let Some(part) = pending.parts.get_mut(flight.part).filter(|part| part.result.is_none())
         else {
             return Vec::new();

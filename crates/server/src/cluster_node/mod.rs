@@ -323,7 +323,7 @@ impl ClusterNodeConfig {
             None => format!("replies.{name}.{:x}", transport.endpoint.id()),
         };
         let cores = self.node.cores;
-        DispatchConfig { cores, reply_inbox }.build(transport, observer)
+        DispatchConfig { cores, shares_units: true, reply_inbox }.build(transport, observer)
     }
 
     /// What fetches content, and what it knows the links to others by.

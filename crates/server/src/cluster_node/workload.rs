@@ -335,6 +335,11 @@ impl NodeWorkload {
             }
         }
         lock(&self.state).instances = known;
+        let cores: BTreeMap<&str, usize> =
+            wanted.iter().filter_map(|unit| Some((unit.node.as_deref()?, unit.cores))).collect();
+        if !cores.is_empty() {
+            dispatcher.set_cores(cores.into_values().sum());
+        }
     }
 
     /// The instances of a unit that is to run here, which nobody knows better; `None` for others.

@@ -44,8 +44,9 @@ impl ManagedSiteConfig {
         let store = self.control.open_store()?;
         let cores = self.node.cores;
         let transport = self.transport.build()?;
-        let dispatch = DispatchConfig { cores, reply_inbox: REPLY_INBOX.to_owned() }
-            .build(&transport, observer)?;
+        let dispatch =
+            DispatchConfig { cores, shares_units: false, reply_inbox: REPLY_INBOX.to_owned() }
+                .build(&transport, observer)?;
         let events = relay_node_events(dispatch.dispatcher.clone(), Arc::clone(&telemetry));
         let node = self.node.build(&transport, events)?;
         let canceller = node.supervisor.clone();
