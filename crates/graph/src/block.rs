@@ -13,7 +13,7 @@ use bytes::Bytes;
 use prost::Message;
 use tessera_core::{ContentHash, DType, Error, Result};
 
-use crate::onnx::{ModelProto, TensorProto, ValueInfoProto, tensor_proto, tensors};
+use crate::onnx::{ModelProto, NodeProto, TensorProto, ValueInfoProto, tensor_proto, tensors};
 
 /// Constants up to this size are part of the block's file; larger ones are stored on their own.
 pub(crate) const INLINE_BYTES: usize = 4096;
@@ -62,6 +62,7 @@ pub struct Block {
     outputs: Vec<BlockPort>,
     weights: Vec<WeightRef>,
     operators: Vec<String>,
+    has_loops: bool,
     node_count: usize,
     constant_count: usize,
 }
@@ -99,6 +100,7 @@ impl Block {
                 .filter_map(|t| weight_ref(t).transpose())
                 .collect::<Result<_>>()?,
             operators,
+            has_loops: graph.node.iter().any(has_loop),
             node_count: graph.node.len(),
             constant_count: graph.initializer.len() + graph.sparse_initializer.len(),
         })
@@ -134,6 +136,11 @@ impl Block {
         &self.operators
     }
 
+    /// Whether some of it is run as often as its values say, which may be without end.
+    pub fn has_loops(&self) -> bool {
+        self.has_loops
+    }
+
     /// How many nodes it has.
     pub fn node_count(&self) -> usize {
         self.node_count
@@ -148,6 +155,13 @@ impl Block {
     pub fn weight_bytes(&self) -> usize {
         self.weights.iter().map(|weight| weight.byte_len).sum()
     }
+}
+
+/// Whether a node is a loop, or has one in its bodies.
+fn has_loop(node: &NodeProto) -> bool {
+    let graphs =
+        || node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs));
+    node.op_type() == "Loop" || graphs().flat_map(|graph| &graph.node).any(has_loop)
 }
 
 fn display_operator(domain: &str, op: &str) -> String {

@@ -43,6 +43,11 @@ pub(crate) struct UnitBlocks {
 }
 
 impl UnitBlocks {
+    /// Whether some of it is run as often as its values say.
+    pub(crate) fn has_loops(&self) -> bool {
+        self.programs.iter().any(|program| program.block().has_loops())
+    }
+
     /// Fetches the blocks of a unit, and fuses them where they can be.
     pub(crate) fn fetch(
         engine: Arc<dyn Engine>,

@@ -111,6 +111,38 @@ fn nobody_waits_for_a_run_that_takes_long() {
 }
 
 #[test]
+fn a_unit_whose_runs_nobody_can_end_is_given_up_and_keeps_nobody() {
+    let place = Place::new();
+    let (counting, chain) = (
+        place.model("counting", &TinyModel::Counting.build_model()),
+        place.model("chain", &layers(&[0, 1])),
+    );
+    // rten can't be told to end a run, on threads above all; nor may it try one before it serves.
+    let server = place.serve(&[&counting, &chain, "--isolation", "thread", "--engine", "rten"]);
+    let unit = server.path("counting").remove(0);
+    let is_given_up = || {
+        let unit = server.get(&format!("/v1/units/{unit}"));
+        unit["instances"][0]["reason"].as_str().is_some_and(|why| why.contains("do not end"))
+    };
+    let begun = Instant::now();
+    while !is_given_up() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it is started again and again");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| ask(&server, "counting", &[1], &json!(0.0), 500).refusal(503));
+            }
+        });
+        // Others have the cores by turns with what goes on for good.
+        let asked = Instant::now();
+        server.infer("chain", &[Input::row(&row(1))]).ok();
+        assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
+    }
+    server.infer("chain", &[Input::row(&row(1))]).ok();
+    signal("TERM", server.id());
+    assert_eq!(server.end().code(), Some(0), "{}", place.errors());
+}
+
+#[test]
 fn a_run_that_needs_more_memory_than_it_may_is_refused() {
     let place = Place::new();
     let models = [

@@ -6,18 +6,19 @@
 mod convert;
 mod deep_stack;
 mod guard;
+mod thread_pools;
 
-use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool};
-use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut, lock};
+use rten::{Model, ModelOptions, NodeId, RunOptions};
+use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut};
 
 use deep_stack::with_stack_for;
 use guard::guard_panics;
 use tessera_graph::MOST_UNIT_NODES;
+use thread_pools::ThreadPools;
 
 use crate::program::check_run_arguments;
 use crate::{Engine, EngineSession, FileMapping, LoadOptions, Program};
@@ -25,8 +26,8 @@ use crate::{Engine, EngineSession, FileMapping, LoadOptions, Program};
 /// The engine that is always there.
 #[derive(Default)]
 pub struct Rten {
-    /// One pool of threads per number of threads, for all sessions.
-    pools: Mutex<HashMap<NonZeroUsize, Arc<ThreadPool>>>,
+    /// Of all sessions.
+    pools: Arc<ThreadPools>,
 }
 
 impl Rten {
@@ -35,17 +36,15 @@ impl Rten {
         Self::default()
     }
 
-    fn thread_pool(&self, options: &LoadOptions, label: &str) -> Result<Arc<ThreadPool>> {
+    /// The pools for a run on so many threads of the CPU.
+    fn run_threads(&self, options: &LoadOptions, label: &str) -> Result<RunThreads> {
         if options.device != Device::Cpu {
             return Err(Error::unsupported(format!(
                 "{label}: rten runs on the CPU, not on {}",
                 options.device
             )));
         }
-        let mut pools = lock(&self.pools);
-        let threads = options.threads;
-        let pool = || Arc::new(ThreadPool::with_num_threads(threads.get()));
-        Ok(Arc::clone(pools.entry(threads).or_insert_with(pool)))
+        Ok(RunThreads { pools: Arc::clone(&self.pools), threads: options.threads })
     }
 }
 
@@ -64,7 +63,7 @@ impl Engine for Rten {
         options: &LoadOptions,
     ) -> Result<Box<dyn EngineSession>> {
         let label = program.label();
-        let pool = self.thread_pool(options, &label)?;
+        let threads = self.run_threads(options, &label)?;
         let block = program.block();
         for port in block.inputs().iter().chain(block.outputs()) {
             convert::check_supported(&label, &port.name, port.dtype)?;
@@ -96,7 +95,7 @@ impl Engine for Rten {
             label,
             ports(block.inputs()),
             ports(block.outputs()),
-            pool,
+            threads,
         )?;
         session.node_count = block.node_count();
         let mappings = program.weights().iter().filter_map(|weight| weight.mapping.clone());
@@ -113,12 +112,12 @@ impl Engine for Rten {
         options: &LoadOptions,
     ) -> Result<Box<dyn EngineSession>> {
         let label = file.display().to_string();
-        let pool = self.thread_pool(options, &label)?;
+        let threads = self.run_threads(options, &label)?;
         let settings = ModelOptions::with_all_ops();
         let model = load_model(&label, settings, |settings| settings.load_file(file))?;
         // The dtypes are the caller's to get right: rten does not keep what the file declared.
         let mut session =
-            RtenSession::new(model, Vec::new(), label, Vec::new(), outputs.to_vec(), pool)?;
+            RtenSession::new(model, Vec::new(), label, Vec::new(), outputs.to_vec(), threads)?;
         session.input_ids = inputs
             .iter()
             .map(|name| node_id(&session.model, &session.label, name))
@@ -184,7 +183,13 @@ struct RtenSession {
     node_count: usize,
     /// Whether rten has found the order of the nodes, which it does in the first run.
     is_planned: bool,
-    pool: Arc<ThreadPool>,
+    threads: RunThreads,
+}
+
+/// What a session's runs are computed on.
+struct RunThreads {
+    pools: Arc<ThreadPools>,
+    threads: NonZeroUsize,
 }
 
 impl RtenSession {
@@ -194,7 +199,7 @@ impl RtenSession {
         label: String,
         inputs: Vec<(String, DType)>,
         outputs: Vec<(String, DType)>,
-        pool: Arc<ThreadPool>,
+        threads: RunThreads,
     ) -> Result<Self> {
         let ids = |ports: &[(String, DType)]| {
             ports.iter().map(|(name, _)| node_id(&model, &label, name)).collect::<Result<Vec<_>>>()
@@ -212,7 +217,7 @@ impl RtenSession {
             any_input_dtype: false,
             node_count: MOST_UNIT_NODES,
             is_planned: false,
-            pool,
+            threads,
         })
     }
 
@@ -241,13 +246,15 @@ impl EngineSession for RtenSession {
             .zip(inputs)
             .map(|(&id, tensor)| Ok((id, convert::to_rten(&self.label, tensor)?)))
             .collect::<Result<Vec<_>>>()?;
-        let options = RunOptions::default().with_thread_pool(Some(Arc::clone(&self.pool)));
+        let taken = self.threads.pools.take_pool(self.threads.threads);
+        let options = RunOptions::default().with_thread_pool(Some(taken.pool()));
         let (model, output_ids) = (&self.model, &self.output_ids);
         let run = || guard_panics(&self.label, || model.run(values, output_ids, Some(options)));
         let results = match std::mem::replace(&mut self.is_planned, true) {
             true => run()?,
             false => with_stack_for(self.node_count, &self.label, run)??,
         };
+        drop(taken);
         self.check_intact()?;
         let results =
             results.map_err(|error| Error::engine(format!("{}: rten: {error}", self.label)))?;

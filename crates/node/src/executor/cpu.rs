@@ -210,6 +210,12 @@ impl Executor for CpuExecutor {
         executed.into_iter().for_each(|request| context.forward_request(request, self));
     }
 
+    fn may_run_forever(&self) -> bool {
+        let can_be_ended = |sessions: &BlockSessions| !sessions.terminators.is_empty();
+        let free = lock(&self.free_sessions);
+        self.blocks.has_loops() && !free.values().flatten().all(can_be_ended)
+    }
+
     fn run_unit(
         &self,
         threads: NonZeroUsize,

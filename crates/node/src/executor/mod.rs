@@ -49,6 +49,11 @@ pub(crate) trait Executor: Send + Sync {
     /// Hands requests that were in one batch on to where they go next.
     fn hand_on(&self, context: &WorkerContext, executed: Vec<ExecutedRequest>);
 
+    /// Whether a run may go on without end, and nothing could end it.
+    fn may_run_forever(&self) -> bool {
+        false
+    }
+
     /// Runs the unit once on tensors that are there; for calibration. Outputs are in memory of this
     /// process alone.
     fn run_unit(
