@@ -54,6 +54,18 @@ pub struct TaskTraffic {
     pub exits: BTreeMap<String, u64>,
     /// Requests that wait or are on their way.
     pub in_flight: u64,
+    /// How long they are on their way between hosts, where they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way: Option<TaskWay>,
+}
+
+/// How long requests of a task are on their way between hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskWay {
+    /// The units of their route.
+    pub units: Vec<UnitId>,
+    /// How long it was lately at least, all hops together.
+    pub least: Duration,
 }
 
 /// How a unit is.

@@ -14,6 +14,7 @@ mod dispatcher;
 mod early_reply;
 mod inference;
 mod instances;
+mod least_way;
 mod pending_request;
 mod request_parts;
 mod rest_watch;

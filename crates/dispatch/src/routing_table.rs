@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tessera_core::{Error, Result, Tensor};
 use tessera_deploy::{Hop, HopExit, TaskRoute, UnitId};
 use tessera_graph::TensorPort;
 use tessera_telemetry::EndedRequest;
 
+use crate::least_way::LeastWay;
 use crate::statistics::{StatisticsCounter, TaskStatistics};
 
 /// What the dispatcher must know of a unit.
@@ -124,6 +125,8 @@ pub struct TaskEntry {
     pub(crate) statistics: Arc<StatisticsCounter>,
     /// What its requests that end at an exit are counted under.
     pub(crate) exit_load_name: String,
+    /// How long its requests are on their way between hosts.
+    pub(crate) least_way: LeastWay,
 }
 
 impl TaskEntry {
@@ -134,7 +137,14 @@ impl TaskEntry {
         };
         let default_inputs = route.inputs.iter().map(default).collect();
         let exit_load_name = format!("{}\0exit", route.task);
-        Self { thresholds: thresholds.collect(), default_inputs, exit_load_name, route, statistics }
+        Self {
+            thresholds: thresholds.collect(),
+            default_inputs,
+            exit_load_name,
+            least_way: LeastWay::default(),
+            route,
+            statistics,
+        }
     }
 
     /// Whether its requests pass a unit.
@@ -190,6 +200,12 @@ impl TaskEntry {
         };
         bits.store(threshold.to_bits(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// How long its requests were on their way between hosts lately, at least, where they came to
+    /// the end of this route.
+    pub fn least_way(&self) -> Option<Duration> {
+        self.least_way.current(Instant::now())
     }
 
     /// What it did.

@@ -14,6 +14,8 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 
 /// What the device of every host is called.
 const DEVICE: &str = "lab0";
+/// Bytes of the largest packet, as on most networks.
+const LARGEST_PACKET: &str = "1500";
 
 /// The namespaces that there are.
 static NAMESPACES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -41,7 +43,6 @@ impl LabHost {
         name: &str,
         namespace: String,
         address: Ipv4Addr,
-        largest_packet: u16,
     ) -> Result<(Self, SyncDevice)> {
         run_ip(&["netns", "add", &namespace])?;
         lock(&NAMESPACES).insert(namespace.clone());
@@ -50,7 +51,7 @@ impl LabHost {
         host.ip(&["link", "set", "lo", "up"])?;
         let with_prefix = format!("{address}/24");
         host.ip(&["addr", "add", &with_prefix, "dev", DEVICE])?;
-        host.ip(&["link", "set", DEVICE, "mtu", &largest_packet.to_string(), "up"])?;
+        host.ip(&["link", "set", DEVICE, "mtu", LARGEST_PACKET, "up"])?;
         if let Err(error) = host.use_cubic() {
             tracing::warn!(host = name, %error, "TCP does not use cubic there");
         }
@@ -115,6 +116,21 @@ impl LabHost {
         }
         let set = "echo cubic > /proc/sys/net/ipv4/tcp_congestion_control";
         run_command(self.command("sh").args(["-c", set]))
+    }
+
+    /// Lays a cable of the kernel's own to another host, that packets between the two take from now
+    /// on.
+    pub(crate) fn lay_cable(&self, other: &Self) -> Result<()> {
+        let device_to = |host: &Self| format!("cable{}", host.address.octets()[3]);
+        let (device, peer) = (device_to(other), device_to(self));
+        let ends = ["type", "veth", "peer", "name", &peer, "netns", &other.namespace];
+        self.ip(&[&["link", "add", &device][..], &ends].concat())?;
+        for (host, device, to) in [(self, &device, other), (other, &peer, self)] {
+            host.ip(&["link", "set", device, "up"])?;
+            let (to, from) = (format!("{}/32", to.address), host.address.to_string());
+            host.ip(&["route", "add", &to, "dev", device, "src", &from])?;
+        }
+        Ok(())
     }
 
     fn ip(&self, arguments: &[&str]) -> Result<()> {

@@ -10,9 +10,6 @@ use crate::host::LabHost;
 use crate::link::{LinkShape, LinkTraffic};
 use crate::relay::Relay;
 
-/// Bytes of the largest packet, as on most networks.
-const USUAL_PACKET: u16 = 1500;
-
 /// Counts labs of this process.
 static LABS: AtomicU32 = AtomicU32::new(0);
 
@@ -22,7 +19,6 @@ pub struct Lab {
     hosts: Vec<LabHost>,
     relay: Relay,
     number: u32,
-    largest_packet: u16,
 }
 
 impl Lab {
@@ -36,15 +32,7 @@ impl Lab {
         }
         let number = LABS.fetch_add(1, Ordering::Relaxed);
         let (hosts, relay) = (Vec::new(), Relay::start()?);
-        Ok(Self { hosts, relay, number, largest_packet: USUAL_PACKET })
-    }
-
-    /// The same with larger packets, for hosts that are added from now on: so that links without
-    /// delay are as fast as this machine allows.
-    #[must_use]
-    pub fn with_largest_packet(mut self, bytes: u16) -> Self {
-        self.largest_packet = bytes;
-        self
+        Ok(Self { hosts, relay, number })
     }
 
     /// Adds a host.
@@ -54,7 +42,7 @@ impl Lab {
         let last = last.ok_or_else(|| Error::full("a lab has at most 254 hosts"))?;
         let namespace = format!("tessera-{}-{}-{last}", std::process::id(), self.number);
         let address = Ipv4Addr::new(10, 213, (self.number % 256) as u8, last);
-        let (host, device) = LabHost::create(name, namespace, address, self.largest_packet)?;
+        let (host, device) = LabHost::create(name, namespace, address)?;
         self.hosts.push(host.clone());
         self.relay.add_port(address, device)?;
         Ok(host)
@@ -69,6 +57,12 @@ impl Lab {
     /// Shapes one direction of a link.
     pub fn set_direction(&self, from: &LabHost, to: &LabHost, shape: LinkShape) {
         self.relay.set_shape(from.address(), to.address(), shape);
+    }
+
+    /// Lays a cable of the kernel's own between two hosts: a link without delay, as fast as this
+    /// machine can be. It can't be shaped, and what goes over it is not counted.
+    pub fn lay_cable(&self, a: &LabHost, b: &LabHost) -> Result<()> {
+        a.lay_cable(b)
     }
 
     /// What went over one direction of a link.

@@ -169,3 +169,17 @@ print(time.process_time() - c)
     let cores = numbers(&ran)[0];
     assert!((0.1..0.45).contains(&cores), "{cores} of a core where 0.25 are given");
 }
+
+#[test]
+fn what_goes_through_a_cable_does_not_take_the_relay() {
+    let Some((lab, a, b)) = two_hosts() else { return };
+    let slow = LinkShape::default().with_delay(Duration::from_millis(200));
+    lab.set_link(&a, &b, slow);
+    lab.lay_cable(&a, &b).unwrap();
+    let _echo = start_echo(&b);
+    let asked = python(&a, ROUND_TRIPS, &[b.address().to_string(), "5".to_owned()]).output();
+    let times = numbers(&asked.unwrap());
+    assert_eq!(times.len(), 5);
+    assert!(times.iter().all(|time| *time < 100.0), "{times:?}");
+    assert_eq!(lab.traffic(&a, &b).packets, 0);
+}

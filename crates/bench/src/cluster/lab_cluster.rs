@@ -81,12 +81,8 @@ impl LabProcess {
 impl LabCluster {
     /// A cluster without nodes.
     pub(super) fn start() -> Result<Self> {
-        Self::start_in(Lab::new()?)
-    }
-
-    /// The same in this lab.
-    pub(super) fn start_in(mut lab: Lab) -> Result<Self> {
         interrupt::do_before_end(tessera_lab::remove_all_hosts);
+        let mut lab = Lab::new()?;
         let (folder, controller_host) = (temporary_folder()?, lab.add_host("controller")?);
         let mut cluster =
             Self { lab, folder, controller_host, controllers: vec![None], etcd_urls: Vec::new() };

@@ -10,6 +10,7 @@ mod gateways;
 mod idle;
 mod join;
 mod lab_cluster;
+mod large_tensors;
 mod leaders;
 mod links;
 mod node_kills;
@@ -67,9 +68,10 @@ pub(crate) struct Experiment {
     pub(crate) make: fn(&BenchCluster) -> Result<Vec<Finding>>,
 }
 
-const EXPERIMENTS: [Experiment; 16] = [
+const EXPERIMENTS: [Experiment; 17] = [
     join::JOIN,
     links::LINKS,
+    large_tensors::LARGE_TENSORS,
     places::PLACES,
     tiers::TIERS,
     adapts::ADAPTS,

@@ -14,6 +14,7 @@
 //! task_blocks    a task as planning sees it: its blocks, and what goes between them
 //! observed       nodes and links at a moment, as a problem of placement
 //! exit_choices   what can be chosen for exits; exit_rates: how many would leave at each threshold
+//! learned_hops   what hops take beside the link
 //! degrading      where the exits of tasks are that may degrade
 //! replacing      which tasks move, and why; judging: what pays; move_gate: when they may
 //! site_placing   has nodes find out what planning needs, and tasks move
@@ -31,6 +32,7 @@ mod exit_choices;
 mod exit_rates;
 mod judging;
 mod kept_placement;
+mod learned_hops;
 mod move_gate;
 mod node_table;
 mod observed;

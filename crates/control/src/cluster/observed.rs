@@ -14,6 +14,7 @@ use tessera_plan::placement::{
 use super::degrading::keep_exit_at_input;
 use super::exit_choices::ExitChoices;
 use super::exit_rates::LearnedExits;
+use super::learned_hops::{LearnedHops, MeasuredLink};
 use super::node_table::KnownNode;
 use super::task_blocks::TaskBlocks;
 
@@ -23,9 +24,7 @@ const MOST_COMBINATIONS: usize = 256;
 /// Most nodes that are thought of: those that compute the most, and all with gateways.
 pub(super) const MOST_NODES: usize = 24;
 /// What tensors get of a link beside headers and encryption.
-const PAYLOAD_SHARE: f64 = 0.93;
-/// Milliseconds that a hop takes beside the way: encryption, queues, threads.
-const HOP_MS: f64 = 0.4;
+pub(super) const PAYLOAD_SHARE: f64 = 0.93;
 /// How fast it is assumed that weights get to a node where it is not known: from the controller.
 const FETCH_BYTES_PER_SECOND: f64 = 10e6;
 /// Where requests were under way for so long and none was answered, a link that nothing is known of
@@ -185,6 +184,7 @@ pub(super) struct Observation<'a> {
     pub(super) drained: &'a [String],
     pub(super) factors: &'a LearnedFactors,
     pub(super) exits: &'a LearnedExits,
+    pub(super) hops: &'a LearnedHops,
     /// Whose thresholds are chosen first where there are many.
     pub(super) first_choice: usize,
     /// Bytes of nodes that are taken already.
@@ -224,7 +224,7 @@ impl Observation<'_> {
             joules_per_byte_sent: None,
         });
         let nodes: Vec<PlacementNode> = nodes.collect();
-        let (throughput, latency) = link_tables(&open, &self.links_in_use(tasks, &inputs));
+        let (throughput, latency) = self.link_tables(&open, &self.links_in_use(tasks, &inputs));
         let mut choices: Vec<ExitChoices> =
             tasks.iter().map(|blocks| self.choices_of(blocks)).collect();
         limit_combinations(&mut choices, self.first_choice);
@@ -281,6 +281,38 @@ impl Observation<'_> {
             tasks: tasks.to_vec(),
             choices,
         })
+    }
+
+    /// Bits per second and milliseconds from each node to each other.
+    fn link_tables(
+        &self,
+        open: &[(&str, &KnownNode)],
+        in_use: &UsedLinks,
+    ) -> (LinkTable, LinkTable) {
+        let measured = |from: &str, node: &KnownNode, to: &str| {
+            let link = node.links.iter().find(|link| link.to == to)?;
+            let link = MeasuredLink::of(link)?;
+            Some((link.bits_per_second, link.ms + self.hops.hop_ms(from, to, link)))
+        };
+        let find = |from: &str, node: &KnownNode, to: &str| {
+            let is_cut = node.links.iter().any(|link| link.to == to && link.is_cut);
+            if is_cut {
+                return None;
+            }
+            // Of one that nothing ever came over it is not known whether anything could.
+            let is_used = || in_use.get(&(from.to_owned(), to.to_owned())) == Some(&true);
+            measured(from, node, to).or_else(|| is_used().then_some(UNMEASURED_LINK))
+        };
+        let table = |figure: fn((f64, f64)) -> f64| {
+            let row = |(from, node): &(&str, &KnownNode)| {
+                let cell = |(to, _): &(&str, &KnownNode)| {
+                    (from != to).then(|| find(from, node, to).map_or(0.0, figure))
+                };
+                open.iter().map(cell).collect()
+            };
+            open.iter().map(row).collect()
+        };
+        (table(|(rate, _)| rate), table(|(_, latency)| latency))
     }
 
     /// The links that requests of tasks pass where they are, and whether any of them get an answer.
@@ -461,31 +493,3 @@ type UsedLinks = HashMap<(String, String), bool>;
 
 /// A table of figures, from each node to each other.
 type LinkTable = Vec<Vec<Option<f64>>>;
-
-/// Bits per second and milliseconds from each node to each other.
-fn link_tables(open: &[(&str, &KnownNode)], in_use: &UsedLinks) -> (LinkTable, LinkTable) {
-    let measured = |from: &KnownNode, to: &str| {
-        let link = from.links.iter().find(|link| link.to == to)?;
-        let rate = link.bits_per_second?;
-        Some((rate * PAYLOAD_SHARE, link.round_trip?.as_secs_f64() * 500.0 + HOP_MS))
-    };
-    let find = |from: &str, node: &KnownNode, to: &str| {
-        let is_cut = node.links.iter().any(|link| link.to == to && link.is_cut);
-        if is_cut {
-            return None;
-        }
-        // Of one that nothing ever came over it is not known whether anything could.
-        let is_used = || in_use.get(&(from.to_owned(), to.to_owned())) == Some(&true);
-        measured(node, to).or_else(|| is_used().then_some(UNMEASURED_LINK))
-    };
-    let table = |figure: fn((f64, f64)) -> f64| {
-        let row = |(from, node): &(&str, &KnownNode)| {
-            let cell = |(to, _): &(&str, &KnownNode)| {
-                (from != to).then(|| find(from, node, to).map_or(0.0, figure))
-            };
-            open.iter().map(cell).collect()
-        };
-        open.iter().map(row).collect()
-    };
-    (table(|(rate, _)| rate), table(|(_, latency)| latency))
-}

@@ -111,6 +111,9 @@ pub struct LinkStatus {
     pub round_trip_ms: Option<f64>,
     /// How fast it is there.
     pub megabits_per_second: Option<f64>,
+    /// What a request's way over it takes beside that, in milliseconds: encryption, queues,
+    /// threads.
+    pub hop_ms: Option<f64>,
     /// Bytes that were sent to find that out.
     pub probe_bytes: u64,
     /// Whether nothing comes through.

@@ -12,6 +12,7 @@ use super::exit_rates::LearnedExits;
 use super::judging::{
     Judged, TaskGates, TaskMove, ThresholdChange, has_times, judge_plan, names_of,
 };
+use super::learned_hops::{LearnedHops, MeasuredLink};
 use super::observed::{LearnedFactors, ObservedProblem};
 use super::placement_choice::PlacementChoice;
 use super::plan_status::{ClusterPlanStatus, LinkStatus, MoveStatus, ThresholdChangeStatus};
@@ -48,6 +49,7 @@ struct ReplacerState {
 pub(super) struct Learned {
     pub(super) factors: LearnedFactors,
     pub(super) exits: LearnedExits,
+    pub(super) hops: LearnedHops,
 }
 
 /// A problem, roughly, and what came of it.
@@ -296,6 +298,7 @@ fn rounded(problem: &PlacementProblem) -> PlacementProblem {
 /// The links that nodes have reported.
 pub(super) fn link_statuses(
     nodes: &BTreeMap<String, super::node_table::KnownNode>,
+    hops: &LearnedHops,
 ) -> Vec<LinkStatus> {
     let from_node = nodes.iter().filter(|(_, node)| node.is_attached());
     let links = from_node.flat_map(|(from, node)| {
@@ -304,6 +307,7 @@ pub(super) fn link_statuses(
             to: link.to.clone(),
             round_trip_ms: link.round_trip.map(|time| time.as_secs_f64() * 1e3),
             megabits_per_second: link.bits_per_second.map(|rate| rate / 1e6),
+            hop_ms: MeasuredLink::of(link).map(|known| hops.hop_ms(from, &link.to, known)),
             probe_bytes: link.probe_bytes,
             is_cut: link.is_cut,
             is_filtered: link.is_filtered,

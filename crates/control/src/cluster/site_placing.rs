@@ -12,6 +12,7 @@ use super::cluster_site::{SiteInner, task_at};
 use super::judging::{Judged, TaskMove};
 use super::node_table::KnownNode;
 use super::observed::{Observation, ObservedProblem, input_node, placeable_nodes};
+use super::plan_status::LinkStatus;
 use super::replacing::{MOST_TASKS, REPLACING_INTERVAL, given_up, link_statuses};
 use super::site_state::SiteState;
 use super::task_blocks::TaskBlocks;
@@ -52,7 +53,7 @@ impl SiteInner {
             open > 1 || (open == 1 && state.has_choices())
         };
         if !is_choice {
-            let links = self.nodes.read(link_statuses);
+            let links = self.link_statuses();
             return self.replacer.note_nothing("there are not two nodes to choose from", links);
         }
         let unknown: Vec<Arc<PlannedTask>> = {
@@ -114,10 +115,16 @@ impl SiteInner {
         self.replacer.end_move(found, number, start.elapsed(), &moved);
     }
 
+    fn link_statuses(&self) -> Vec<LinkStatus> {
+        self.nodes
+            .read(|nodes| self.replacer.with_learned(|learned| link_statuses(nodes, &learned.hops)))
+    }
+
     /// What is to be done now, for those tasks whose turn it is.
     fn judge_tasks(&self, turn: usize, drained: &[String]) -> Judged {
-        let links = self.nodes.read(link_statuses);
-        let Some(observed) = self.observe_placed(turn, drained) else {
+        let observed = self.observe_placed(turn, drained);
+        let links = self.link_statuses();
+        let Some(observed) = observed else {
             self.replacer.note_nothing("no task is there that could be placed elsewhere", links);
             return Judged::default();
         };
@@ -167,11 +174,13 @@ impl SiteInner {
             self.replacer.with_learned(|learned| {
                 learned.factors.update(nodes, &state.units, &alone);
                 learned.exits.update(nodes, &state.routes, &state.wished);
+                learned.hops.update(nodes, &state.routes, &tasks, &placed);
                 let observation = Observation {
                     nodes,
                     drained,
                     factors: &learned.factors,
                     exits: &learned.exits,
+                    hops: &learned.hops,
                     first_choice: turn / groups / CHOICE_TURNS,
                     reserved: &HashMap::new(),
                     placed_units: &placed_units,
@@ -269,6 +278,7 @@ impl SiteInner {
                     drained,
                     factors: &learned.factors,
                     exits: &learned.exits,
+                    hops: &learned.hops,
                     first_choice: 0,
                     reserved,
                     placed_units: &HashSet::new(),

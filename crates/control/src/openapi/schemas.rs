@@ -518,12 +518,19 @@ fn cluster_schemas() -> Schemas {
         (
             "Link",
             object_schema(
-                7,
+                8,
                 [
                     ("from", pattern_schema(NODE_PATTERN)),
                     ("to", pattern_schema(NODE_PATTERN)),
                     ("round_trip_ms", number_or_null.clone()),
                     ("megabits_per_second", number_or_null.clone()),
+                    (
+                        "hop_ms",
+                        with_description(
+                            number_or_null.clone(),
+                            "What a request's way over it takes beside that, as it was seen.",
+                        ),
+                    ),
                     ("probe_bytes", with_description(count_schema(), "Sent to find that out.")),
                     ("is_cut", json!({"type": "boolean"})),
                     (

@@ -160,6 +160,7 @@ impl DispatcherInner {
     /// A reply came; its tensors are there, or else not even though its deadline has passed.
     fn receive_reply(&self, mut message: Message, is_there: bool) {
         let (request, tensors) = (message.request(), message.take_tensors());
+        let accepted = message.accepted();
         let route = SourceRoute::read(message.route());
         drop(message);
         let Some((route, outcome)) = route.ok().and_then(|route| {
@@ -175,6 +176,9 @@ impl DispatcherInner {
             (ReplyOutcome::Late, Vec::new())
         };
         let mut state = self.lock_state();
+        if outcome == ReplyOutcome::Done {
+            state.note_way(request, accepted);
+        }
         let results = state.apply_reply(request, outcome, &route, tensors);
         self.deliver_results(&mut state, results);
         self.send_queued(state);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tessera_cluster::{
-    NodeAssignment, PeerAddresses, TaskTraffic, UnitInstances, UnitReport, UnitState,
+    NodeAssignment, PeerAddresses, TaskTraffic, TaskWay, UnitInstances, UnitReport, UnitState,
 };
 use tessera_core::{Result, lock};
 use tessera_deploy::{EntropyCounts, TaskRoute, Unit, UnitId};
@@ -460,6 +460,10 @@ impl NodeWorkload {
                 answered: entry.statistics().success.count,
                 exits: exits.collect(),
                 in_flight: dispatcher.task_in_flight(&entry.route.task) as u64,
+                way: entry.least_way().map(|least| TaskWay {
+                    units: entry.route.steps.iter().map(|step| step.unit.clone()).collect(),
+                    least,
+                }),
             }
         };
         dispatcher.list_tasks().iter().map(traffic).collect()

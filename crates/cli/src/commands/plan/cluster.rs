@@ -53,7 +53,7 @@ pub(super) fn show_cluster_plan(arguments: &ClusterPlanArguments) -> Result<()> 
             ]
         },
     )?;
-    print_rows(&plan["links"], &["from", "to", "round trip", "Mbit/s", "probes"], |link| {
+    print_rows(&plan["links"], &["from", "to", "round trip", "Mbit/s", "hop", "probes"], |link| {
         let rate = link["megabits_per_second"].as_f64();
         let is_cut = link["is_cut"].as_bool().unwrap_or_default();
         vec![
@@ -61,6 +61,7 @@ pub(super) fn show_cluster_plan(arguments: &ClusterPlanArguments) -> Result<()> 
             text(&link["to"]),
             if is_cut { "cut".to_owned() } else { milliseconds(&link["round_trip_ms"]) },
             rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
+            milliseconds(&link["hop_ms"]),
             if link["is_filtered"].as_bool().unwrap_or_default() {
                 "no UDP".to_owned()
             } else {

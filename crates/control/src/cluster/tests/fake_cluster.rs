@@ -10,7 +10,8 @@ use tessera_cluster::wire::{
     Assignment, GatewayDescription, NodeDescription, NodeOrder, NodeState, node_order,
 };
 use tessera_cluster::{
-    InstanceDetail, LinkEstimate, NodeAssignment, TaskTraffic, UnitProfile, UnitReport, UnitState,
+    InstanceDetail, LinkEstimate, NodeAssignment, TaskTraffic, TaskWay, UnitProfile, UnitReport,
+    UnitState,
 };
 use tessera_core::{ContentHash, ContentTree, Error, Result, lock};
 use tessera_deploy::{
@@ -157,9 +158,23 @@ impl FakeCluster {
 
     /// What the gateway of a node says of a task.
     pub(super) fn set_traffic(&self, node: &str, task: &str, answered: u64, in_flight: u64) {
+        self.set_way(node, task, answered, in_flight, None);
+    }
+
+    /// The same, with how long requests are on their way to their units and back.
+    pub(super) fn set_way(
+        &self,
+        node: &str,
+        task: &str,
+        answered: u64,
+        in_flight: u64,
+        least: Option<Duration>,
+    ) {
         let session = lock(&self.fakes)[node].session;
-        let traffic =
-            TaskTraffic { task: task.to_owned(), answered, exits: BTreeMap::new(), in_flight };
+        let (exits, route) = (BTreeMap::new(), self.route(node, task));
+        let units = route.into_iter().flat_map(|route| route.steps).map(|step| step.unit);
+        let way = least.map(|least| TaskWay { units: units.collect(), least });
+        let traffic = TaskTraffic { task: task.to_owned(), answered, exits, in_flight, way };
         self.nodes.update(node, session, |node| node.take_traffic(vec![traffic]));
     }
 

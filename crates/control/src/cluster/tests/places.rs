@@ -103,3 +103,22 @@ async fn an_idle_task_stays_where_probes_are_filtered_and_goes_where_requests_ge
     cluster.set_traffic("device", "m", 6, 2);
     cluster.wait_at("m", "device").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_hops_take_is_learnt_from_how_long_requests_are_on_their_way() {
+    let (cluster, _nodes) = slow_device(1 << 30);
+    cluster.put("m", early(), TaskSettings::default()).await.unwrap();
+    cluster.wait_at("m", "cloud").await;
+    wait_for("it is said", || cluster.plan_of("m").is_some()).await;
+    let expected = || cluster.plan_of("m").and_then(|plan| plan.expected_ms).unwrap();
+    let before = expected();
+    // Half a millisecond there, as much back, and little for a few hundred bytes.
+    cluster.set_way("device", "m", 5, 0, Some(Duration::from_millis(11)));
+    wait_for("it is learnt", || expected() > before + 8.0).await;
+    wait_for("it is believed whole", || (9.0..9.5).contains(&(expected() - before))).await;
+    let links = cluster.site.plan_status().links;
+    assert!(links.iter().all(|link| link.hop_ms.is_some_and(|ms| ms > 4.8)), "{links:?}");
+    // Of a link that is another by now nothing is known.
+    cluster.set_link(["device", "cloud"], 10.0, 9);
+    wait_for("it is forgotten", || expected() < before + 10.0).await;
+}
