@@ -53,6 +53,11 @@ fn send_large(_: &BenchCluster) -> Result<Vec<Finding>> {
         // Until it is seen how it is.
         std::thread::sleep(Duration::from_secs(3));
         let is_over = AtomicBool::new(false);
+        let carried = || {
+            let there = cluster.lab.traffic(&device.host, &cloud.host).bytes;
+            [there, cluster.lab.traffic(&cloud.host, &device.host).bytes]
+        };
+        let before = carried();
         let (large, small) = std::thread::scope(|scope| {
             let asking = scope.spawn(|| {
                 device.host.enter()?;
@@ -69,7 +74,14 @@ fn send_large(_: &BenchCluster) -> Result<Vec<Finding>> {
         let right = Finding::exactly(format!("{name}: right answers"), large.right, ROUNDS);
         findings.push(right.with_detail(large.errors.join("; ")));
         let ratio = large.slowest.as_secs_f64() / least;
-        let took = format!("{:.1} s, {least:.1} s at least", large.slowest.as_secs_f64());
+        let [there, back] = carried();
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        let took = format!(
+            "{:.1} s, {least:.1} s at least; {:.1} MB went there and {:.1} back",
+            large.slowest.as_secs_f64(),
+            megabytes(there - before[0]),
+            megabytes(back - before[1])
+        );
         let slowest =
             Finding::at_most(format!("{name}: over what the link takes"), ratio, ROOM, "×");
         findings.push(slowest.with_detail(took));
