@@ -51,6 +51,11 @@ pub(crate) trait DialledLink: Send {
     /// What happened since the last time.
     fn take_events(&mut self) -> Vec<LinkEvent>;
 
+    /// How long a packet and its acknowledgement take; `None` where that can't be known.
+    fn round_trip(&self) -> Option<Duration> {
+        None
+    }
+
     /// Has the reactor call `source` when there is something to take.
     fn watch_events(
         &mut self,
@@ -74,6 +79,8 @@ pub(crate) struct ConnectionSilence {
     /// Not even an acknowledgement: nothing of the other host. Its kernel acknowledges what we send
     /// also while the process there is not scheduled.
     pub(crate) of_host: Duration,
+    /// How long a packet and its acknowledgement take, where that is known.
+    pub(crate) round_trip: Option<Duration>,
 }
 
 /// All connections that others made to an inbox. Nothing of it blocks.

@@ -11,7 +11,7 @@ use super::control_frame::{ControlFrame, Hello, MAX_LANES, ReceiverProgress};
 use super::incoming::NetworkIncoming;
 use super::link::{ConnectionId, ConnectionSilence, LinkListener};
 use super::timer::Timer;
-use super::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT};
+use super::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, silence_limit};
 use crate::channel::{IncomingChannel, inbox_closed};
 use crate::inbox_registry::{InboxListener, InboxShared};
 use crate::options::InboxOptions;
@@ -371,7 +371,9 @@ impl NetworkListener {
 
     /// Counts connections as gone through which nothing comes any more, not even signs of life.
     fn drop_silent_connections(&self, state: &mut ListenerState) {
-        let is_silent = |silence: ConnectionSilence| silence.of_process > MOST_SILENCE;
+        let is_silent = |silence: ConnectionSilence| {
+            silence.of_process > silence_limit(MOST_SILENCE, silence.round_trip)
+        };
         let silent =
             |connection: &ConnectionId| state.links.silence_of(*connection).is_none_or(is_silent);
         let silent: Vec<_> = state.connections.keys().copied().filter(silent).collect();
@@ -388,8 +390,10 @@ impl NetworkListener {
     /// kernel, and a host that is gone acknowledges nothing.
     fn is_merely_slow(state: &ListenerState, session: u128) -> bool {
         let own = state.silent_sessions.iter().filter(|(_, silent)| **silent == session);
-        own.filter_map(|(&connection, _)| state.links.silence_of(connection))
-            .any(|silence| silence.of_host <= MOST_SILENCE && silence.of_process <= MOST_STALL)
+        own.filter_map(|(&connection, _)| state.links.silence_of(connection)).any(|silence| {
+            silence.of_host <= silence_limit(MOST_SILENCE, silence.round_trip)
+                && silence.of_process <= MOST_STALL
+        })
     }
 
     /// Lets go of itself where it is retired and not needed any more.

@@ -25,3 +25,15 @@ use std::time::Duration;
 /// How often a sign of life is given, and after how much silence the other end is out of reach.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// So many round trips without a sign of life are bad luck still: one that is lost in a queue that
+/// tensors fill comes again after a round trip, and then each time after twice as long.
+const SILENT_ROUND_TRIPS: u32 = 12;
+/// More silence is borne on no link.
+const LONGEST_SILENCE: Duration = Duration::from_secs(8);
+
+/// How long silence is borne where the round trip is known; `usual` where that is short.
+fn silence_limit(usual: Duration, round_trip: Option<Duration>) -> Duration {
+    let of_link = round_trip.unwrap_or_default().saturating_mul(SILENT_ROUND_TRIPS);
+    usual.max(of_link.min(LONGEST_SILENCE))
+}

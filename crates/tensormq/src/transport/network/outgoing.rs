@@ -11,7 +11,7 @@ use super::control_frame::{ControlFrame, Hello, MAX_LANES, ReceiverProgress};
 use super::lane::{ChannelLane, send_on_lane, sendable_tensor};
 use super::link::{LinkDialler, LinkEvent};
 use super::timer::Timer;
-use super::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT};
+use super::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, silence_limit};
 use crate::address::Address;
 use crate::alarm::{arm_alarm, claim_wakeup, disarm_alarm};
 use crate::channel::{ChannelPeer, NotSent, OutgoingChannel, SendAttempt};
@@ -75,6 +75,8 @@ struct OutgoingSession {
     opened_at: Deadline,
     /// When the receiver last said something.
     heard_at: Deadline,
+    /// How long it may say nothing.
+    silence_limit: Duration,
     /// Number of the message that was sent last.
     last_sequence: u64,
     closed: bool,
@@ -136,6 +138,7 @@ impl NetworkOutgoing {
                 handshake_broken: false,
                 opened_at: Deadline::now(),
                 heard_at: Deadline::now(),
+                silence_limit: HEARTBEAT_TIMEOUT,
                 last_sequence: 0,
                 closed: false,
                 said_bye: false,
@@ -388,7 +391,9 @@ impl NetworkOutgoing {
                     // The kernel tells at once when a process of this host is gone.
                     return;
                 }
-                if elapsed_since(state.heard_at) > HEARTBEAT_TIMEOUT {
+                let round_trips = state.lanes.iter().filter_map(|lane| lane.link.round_trip());
+                state.silence_limit = silence_limit(HEARTBEAT_TIMEOUT, round_trips.max());
+                if elapsed_since(state.heard_at) > state.silence_limit {
                     self.reconnect_or_lose(state, LinkEvent::Broken);
                 }
                 for lane in state
@@ -403,7 +408,7 @@ impl NetworkOutgoing {
             ConnectionStatus::Connecting(start) => {
                 // Later than the receiver: by then it has thrown away what it had not taken.
                 // It may take as long as its silence to notice, where ours ended at once.
-                let patience = state.session_lease + state.session_lease.max(HEARTBEAT_TIMEOUT);
+                let patience = state.session_lease + state.session_lease.max(state.silence_limit);
                 let away = elapsed_since(*start);
                 if state.was_welcomed && away > patience {
                     return self.lose_channel(

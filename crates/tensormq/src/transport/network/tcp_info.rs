@@ -31,7 +31,8 @@ pub(in crate::transport) fn connection_silence(
     let info = read_tcp_info(descriptor)?;
     let of_process = Duration::from_millis(info.tcpi_last_data_recv.into());
     let acknowledged = Duration::from_millis(info.tcpi_last_ack_recv.into());
-    Some(ConnectionSilence { of_process, of_host: of_process.min(acknowledged) })
+    let (of_host, round_trip) = (of_process.min(acknowledged), round_trip_of(&info));
+    Some(ConnectionSilence { of_process, of_host, round_trip })
 }
 
 /// What a TCP connection has done; `None` where that can't be known.
@@ -40,14 +41,17 @@ pub(in crate::transport) fn connection_traffic(
 ) -> Option<ConnectionTraffic> {
     let info = read_tcp_info(descriptor)?;
     let rate = info.tcpi_delivery_rate as f64 * 8.0;
-    let round_trip = Duration::from_micros(info.tcpi_rtt.into());
     Some(ConnectionTraffic {
         acknowledged_bytes: info.tcpi_bytes_acked,
         outstanding_bytes: u64::from(info.tcpi_unacked) * u64::from(info.tcpi_snd_mss),
         bits_per_second: (rate > 0.0).then_some(rate),
         is_little: is_app_limited(&info),
-        round_trip: (!round_trip.is_zero()).then_some(round_trip),
+        round_trip: round_trip_of(&info),
     })
+}
+
+fn round_trip_of(info: &libc::tcp_info) -> Option<Duration> {
+    (info.tcpi_rtt > 0).then(|| Duration::from_micros(info.tcpi_rtt.into()))
 }
 
 /// A bit behind the scaling of windows, which has no name here.

@@ -14,12 +14,15 @@ use tessera_core::{Error, Result, lock};
 use super::message_reader::{MessageReader, WaitableRead, message_head};
 use super::tls_identity::EndableConnection;
 use super::wire_socket::WireSocket;
-use crate::transport::network::HEARTBEAT_TIMEOUT;
 use crate::transport::network::link::LinkFrame;
 use crate::transport::network::tcp_info::{ConnectionTraffic, connection_traffic};
 
 /// How long what was not sent when a connection is closed may take.
 const CLOSE_LINGER: Duration = Duration::from_millis(500);
+
+/// How long what is sent may stay unacknowledged. A link that loses much, and is slow, takes seconds
+/// to mend that; whether the other end is there its signs of life say sooner.
+const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(30);
 
 /// Congestion control that remembers how fast a link is while nothing is sent.
 const STEADY_CONGESTION_CONTROL: &str = "bbr";
@@ -183,7 +186,7 @@ pub(super) fn configure_socket(socket: impl AsFd) -> Result<()> {
         sockopt::set_tcp_keepidle(&socket, Duration::from_secs(1))?;
         sockopt::set_tcp_keepintvl(&socket, Duration::from_secs(1))?;
         sockopt::set_tcp_keepcnt(&socket, 3)?;
-        sockopt::set_tcp_user_timeout(&socket, HEARTBEAT_TIMEOUT.as_millis() as u32)?;
+        sockopt::set_tcp_user_timeout(&socket, UNACKNOWLEDGED_LIMIT.as_millis() as u32)?;
         // One that starts slowly after each pause makes a tensor wait for many round trips. Where
         // the system has no other, or not for us, it stays.
         sockopt::set_tcp_congestion(&socket, STEADY_CONGESTION_CONTROL).ok();

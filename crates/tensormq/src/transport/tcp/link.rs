@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tessera_core::{Error, ErrorKind, Result, lock};
 
 use super::connection::{Connection, configure_socket, spawn_thread};
-use super::tls_identity::TlsIdentity;
+use super::tls_identity::{EndableConnection, TlsIdentity};
 use super::wire_socket::WireSocket;
 use crate::layout::MAX_HEADER;
 use crate::notifier::Notifier;
@@ -221,6 +221,13 @@ impl DialledLink for TcpLink {
 
     fn take_events(&mut self) -> Vec<LinkEvent> {
         self.shared.take_news(|news| std::mem::take(&mut news.events)).unwrap_or_default()
+    }
+
+    fn round_trip(&self) -> Option<Duration> {
+        match &*lock(&self.shared.state) {
+            LinkState::Connected(connection, _) => connection.traffic()?.round_trip,
+            _ => None,
+        }
     }
 
     fn watch_events(
