@@ -33,6 +33,8 @@ const RAREST_LOOK: Duration = Duration::from_secs(60);
 const MOST_RARENESS: f64 = 64.0;
 /// A short train that says something else by so much is followed by a long one.
 const OTHER_RATE: f64 = 1.5;
+/// What is sent anyway is so much slower that no other look at it is needed.
+const MUCH_SLOWER: f64 = 4.0;
 /// A round trip that changes by so much has another reason than chance.
 const JUMP_SHARE: f64 = 0.5;
 const JUMP_LEAST: Duration = Duration::from_millis(5);
@@ -101,6 +103,8 @@ pub(crate) struct LinkEstimator {
     train_round_trip: Option<Duration>,
     train_rate: Option<(f64, Instant)>,
     traffic_rate: Option<TrafficRate>,
+    /// What was sent last was much slower than what is believed: the next says whether that lasts.
+    slower_rate: Option<f64>,
     traffic: TrafficSample,
     /// Bytes that were there when their speed was last looked at.
     judged_bytes: u64,
@@ -110,6 +114,8 @@ pub(crate) struct LinkEstimator {
     rareness: f64,
     /// Whether a short train says something else than is believed.
     is_doubted: bool,
+    /// How fast the last train of the other end came here.
+    peer_rate: Option<f64>,
     train: Option<SentTrain>,
     next_count: u32,
     budget: TrainBudget,
@@ -147,11 +153,13 @@ impl LinkEstimator {
             train_round_trip: None,
             train_rate: None,
             traffic_rate: None,
+            slower_rate: None,
             traffic: TrafficSample::default(),
             judged_bytes: 0,
             looked: now,
             rareness: 1.0,
             is_doubted: false,
+            peer_rate: None,
             train: None,
             next_count: FIRST_TRAIN,
             budget: TrainBudget::new(now),
@@ -236,8 +244,20 @@ impl LinkEstimator {
             }
             self.judged_bytes = sample.acknowledged_bytes;
             self.looked = now;
-            // What is much slower is so at once; the rest is averaged.
+            // What is slower is so when it was twice: TCP holds back for a moment now and then. What
+            // is much slower is so at once; the rest is averaged.
             let before = self.valid_traffic(now).map(|before| before.bits_per_second);
+            let share = before.map_or(1.0, |before| bits_per_second / before);
+            let is_slower = (1.0 / MUCH_SLOWER..=1.0 / OTHER_RATE).contains(&share);
+            let seen = std::mem::take(&mut self.slower_rate);
+            if is_slower {
+                let Some(seen) = seen else {
+                    self.slower_rate = Some(bits_per_second);
+                    self.traffic = sample;
+                    return;
+                };
+                bits_per_second = bits_per_second.max(seen);
+            }
             if let Some(before) = before.filter(|before| bits_per_second * OTHER_RATE > *before) {
                 bits_per_second = before.midpoint(bits_per_second);
             }
@@ -245,6 +265,19 @@ impl LinkEstimator {
             self.traffic_rate = Some(TrafficRate { bits_per_second, at: now, round_trip });
         }
         self.traffic = sample;
+    }
+
+    /// A train of the other end came here. A link that is another in one direction may well be in
+    /// both.
+    pub(crate) fn note_train_of_peer(&mut self, arrival: &TrainArrival) {
+        let [_, rate] = arrival.halves;
+        if arrival.received < FIRST_TRAIN || rate <= 0.0 {
+            return;
+        }
+        let ratio = self.peer_rate.replace(rate).map_or(1.0, |before| rate / before);
+        if !(1.0 / OTHER_RATE..OTHER_RATE).contains(&ratio) {
+            (self.is_doubted, self.rareness) = (true, 1.0);
+        }
     }
 
     /// How many packets a train should have that is due now.
@@ -497,6 +530,47 @@ mod tests {
         echo(&mut link, 2, start + 2200 * MS, 420 * MS);
         let seen = link.estimate("b", start + 2620 * MS).round_trip.unwrap();
         assert!((310 * MS..=330 * MS).contains(&seen), "{seen:?}");
+    }
+
+    #[test]
+    fn one_slow_moment_of_tcp_is_no_slow_link_and_two_are() {
+        let start = Instant::now();
+        let mut link = LinkEstimator::new(start);
+        echo(&mut link, 0, start, 10 * MS);
+        let mut sent = 0;
+        let mut rate_after = |megabits: f64, at: Instant| {
+            sent += 1 << 20;
+            let sample = TrafficSample {
+                acknowledged_bytes: sent,
+                outstanding_bytes: 0,
+                bits_per_second: Some(megabits * 1e6 * TCP_SHARE),
+                is_little: false,
+                round_trip: None,
+            };
+            link.note_traffic(sample, at);
+            link.estimate("b", at).bits_per_second.unwrap() / 1e6
+        };
+        let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-9;
+        assert!(near(rate_after(100.0, start + 100 * MS), 100.0));
+        assert!(near(rate_after(40.0, start + 300 * MS), 100.0));
+        assert!(near(rate_after(100.0, start + 500 * MS), 100.0));
+        assert!(near(rate_after(30.0, start + 700 * MS), 100.0));
+        assert!(near(rate_after(50.0, start + 900 * MS), 50.0));
+        assert!(near(rate_after(2.0, start + 1100 * MS), 2.0));
+    }
+
+    #[test]
+    fn a_train_that_comes_otherwise_than_before_casts_doubt_on_the_way_back() {
+        let start = Instant::now();
+        let mut link = LinkEstimator::new(start);
+        echo(&mut link, 0, start, 10 * MS);
+        link.note_train_sent(1, FIRST_TRAIN, start + 20 * MS);
+        let arrival = |rate| TrainArrival { received: 64, halves: [rate, rate], span: 360_000_000 };
+        link.note_train(1, &arrival(2e6), start + 30 * MS);
+        link.note_train_of_peer(&arrival(2e6));
+        assert_ne!(link.due_train(start + 500 * MS), Some(FIRST_TRAIN));
+        link.note_train_of_peer(&arrival(100e6));
+        assert_eq!(link.due_train(start + 600 * MS), Some(FIRST_TRAIN));
     }
 
     #[test]

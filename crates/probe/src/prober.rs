@@ -12,7 +12,7 @@ use tessera_core::{Error, Result, lock};
 
 use crate::estimate::{ECHO_INTERVAL, LinkEstimate, LinkEstimator, TrafficSample};
 use crate::key::ProbeKey;
-use crate::packet::{HEADER_BYTES, Packet, PacketContent};
+use crate::packet::{HEADER_BYTES, Packet, PacketContent, TrainArrival};
 use crate::timestamps::{enable_timestamps, receive_packet};
 use crate::train::{LONGEST_TRAIN, TrainReceiver};
 
@@ -231,11 +231,20 @@ impl ProberShared {
                     if train.is_complete {
                         let arrival = train.arrival();
                         trains.remove(&place);
+                        self.note_train_of_peer(received.from, &arrival);
                         self.answer(number, PacketContent::TrainReply(arrival), received.from);
                     }
                 }
                 _ => {}
             }
+        }
+    }
+
+    fn note_train_of_peer(&self, from: SocketAddr, arrival: &TrainArrival) {
+        let mut links = lock(&self.links);
+        let link = links.values_mut().find(|link| link.peer.address == from);
+        if let Some(link) = link {
+            link.estimator.note_train_of_peer(arrival);
         }
     }
 
