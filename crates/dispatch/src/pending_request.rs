@@ -1,6 +1,7 @@
 //! A request from the moment it was accepted to its answer.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tessera_core::{Error, Result, Tensor, TensorMut, concatenate_rows};
 use tessera_deploy::{HopTiming, TaskRoute};
@@ -109,6 +110,15 @@ impl PendingRequest {
             ends_early: None,
             is_exit_load: false,
         })
+    }
+
+    /// Learns how long it was on its way, where it came to the end of its route: by the reply it was
+    /// accepted so much later than it was.
+    pub(crate) fn note_way(&self, accepted: u64) {
+        let way = accepted.saturating_sub(self.accepted);
+        if way > 0 && self.retries == 0 {
+            self.entry.least_way.note_way(Duration::from_nanos(way), Instant::now());
+        }
     }
 
     /// What it took to compute, where every part was computed.

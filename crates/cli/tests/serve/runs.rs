@@ -117,7 +117,7 @@ fn a_unit_whose_runs_nobody_can_end_is_given_up_and_keeps_nobody() {
         place.model("counting", &TinyModel::Counting.build_model()),
         place.model("chain", &layers(&[0, 1])),
     );
-    // rten can't be told to end a run, on threads above all; nor may it try one before it serves.
+    // A run of rten has no end but its own; nor may one be tried before it is served.
     let server = place.serve(&[&counting, &chain, "--isolation", "thread", "--engine", "rten"]);
     let unit = server.path("counting").remove(0);
     let is_given_up = || {

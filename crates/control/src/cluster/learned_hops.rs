@@ -82,10 +82,10 @@ impl LearnedHops {
             let name = &blocks.task.name;
             let Some((route, placed)) = routes.get(name).zip(placed.get(name)) else { continue };
             for (gateway, node) in nodes {
-                let told = node.traffic.get(name).and_then(|traffic| traffic.way.as_ref());
+                let reported = node.traffic.get(name).and_then(|traffic| traffic.way.as_ref());
                 // What is said of another route is old.
                 let is_of_route = |units: &[_]| route.steps.iter().map(|step| &step.unit).eq(units);
-                if let Some(way) = told.filter(|way| is_of_route(&way.units)) {
+                if let Some(way) = reported.filter(|way| is_of_route(&way.units)) {
                     let ways = ways_of(gateway, blocks, &placed.settings.nodes);
                     self.note_ways(nodes, &ways, way.least, now);
                 }

@@ -176,10 +176,7 @@ impl DispatcherInner {
             (ReplyOutcome::Late, Vec::new())
         };
         let mut state = self.lock_state();
-        if outcome == ReplyOutcome::Done {
-            state.note_way(request, accepted);
-        }
-        let results = state.apply_reply(request, outcome, &route, tensors);
+        let results = state.apply_reply(request, outcome, &route, tensors, accepted);
         self.deliver_results(&mut state, results);
         self.send_queued(state);
     }

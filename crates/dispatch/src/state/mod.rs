@@ -285,16 +285,6 @@ impl DispatcherState {
         waits.forget_old(now);
     }
 
-    /// Learns how long a request that came to the end of its route was on its way. Its time between
-    /// hosts counts for none of them: by the reply it was accepted later than it was.
-    pub(crate) fn note_way(&self, request: RequestId, accepted: u64) {
-        let Some(pending) = self.requests.get(&request) else { return };
-        let way = accepted.saturating_sub(pending.accepted);
-        if way > 0 && pending.retries == 0 && self.in_flight.goes_to_end(request) {
-            pending.entry.least_way.note_way(Duration::from_nanos(way), Instant::now());
-        }
-    }
-
     /// Takes a request in.
     pub(crate) fn insert_request(&mut self, mut pending: PendingRequest) {
         let task = &pending.entry.route.task;

@@ -119,13 +119,15 @@ impl DispatcherState {
         !overdue.is_empty()
     }
 
-    /// A reply came.
+    /// A reply came, by which the request was accepted at a time that leaves out its ways between
+    /// hosts.
     pub(crate) fn apply_reply(
         &mut self,
         request: RequestId,
         outcome: ReplyOutcome,
         route: &SourceRoute,
         tensors: Vec<Tensor>,
+        accepted: u64,
     ) -> InferenceResults {
         if let ReplyOutcome::Standby(exit) = outcome {
             return self.keep_standby(request, route.part(), exit, tensors);
@@ -153,6 +155,9 @@ impl DispatcherState {
             return Vec::new();
         };
         pending.hop_timings.extend(timings);
+        if outcome == ReplyOutcome::Done && flight.cut_short.is_none() {
+            pending.note_way(accepted);
+        }
         let Some(part) = pending.parts.get_mut(flight.part).filter(|part| part.result.is_none())
         else {
             return Vec::new();
