@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io::BufReader;
-use std::num::NonZeroUsize;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -15,6 +14,7 @@ use tessera_tensormq::Address;
 use crate::calibration::Calibration;
 use crate::permits::MachineCorePermits;
 use crate::process_network::PeerTraffic;
+use crate::process_permits::ProcessPermits;
 use crate::process_protocol::{
     Loss, StartUnit, UnitProcessCommand, UnitProcessReport, read_line, write_line,
 };
@@ -45,25 +45,10 @@ pub(crate) struct UnitProcess {
     child: Mutex<Child>,
     pub(crate) id: u32,
     input: Mutex<Option<ChildStdin>>,
-    cores: MachineCorePermits,
-    permits: Mutex<ProcessPermits>,
+    permits: Arc<ProcessPermits>,
     heartbeat: Mutex<(Instant, Heartbeat)>,
     traffic: Mutex<Vec<PeerTraffic>>,
     pings: Mutex<HashMap<u64, std::sync::mpsc::Sender<()>>>,
-}
-
-/// The permits that a process has asked for.
-#[derive(Default)]
-struct ProcessPermits {
-    has_ended: bool,
-    tickets: HashMap<u64, PermitTicket>,
-}
-
-enum PermitTicket {
-    Asked,
-    Waiting((u64, u64)),
-    Running(NonZeroUsize),
-    Finished(NonZeroUsize),
 }
 
 impl UnitProcess {
@@ -99,8 +84,7 @@ impl UnitProcess {
             id: child.id(),
             child: Mutex::new(child),
             input: Mutex::new(Some(input)),
-            cores,
-            permits: Mutex::default(),
+            permits: Arc::new(ProcessPermits::new(cores)),
             heartbeat: Mutex::new((Instant::now(), Heartbeat::default())),
             traffic: Mutex::default(),
             pings: Mutex::default(),
@@ -140,20 +124,13 @@ impl UnitProcess {
                     )));
                 }
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                    if let Err(reason) = progress.check_process(self.waits_for_cores()) {
+                    if let Err(reason) = progress.check_process(self.permits.waits_for_cores()) {
                         self.kill_process();
                         return Err(Error::timed_out(format!("instance {name} {reason}")));
                     }
                 }
             }
         }
-    }
-
-    /// Whether it waits for cores that others have.
-    fn waits_for_cores(&self) -> bool {
-        let permits = lock(&self.permits);
-        let mut tickets = permits.tickets.values();
-        tickets.any(|ticket| matches!(ticket, PermitTicket::Asked | PermitTicket::Waiting(_)))
     }
 
     fn read_reports(
@@ -180,20 +157,8 @@ impl UnitProcess {
                     ready.send(Err(Error::new(kind, message))).ok();
                 }
                 UnitProcessReport::Ask { ticket, since } => self.request_permit(ticket, since),
-                UnitProcessReport::Finished(ticket) => {
-                    let mut permits = lock(&self.permits);
-                    if let Some(running) = permits.tickets.get_mut(&ticket)
-                        && let PermitTicket::Running(cores) = *running
-                    {
-                        *running = PermitTicket::Finished(cores);
-                        drop(permits);
-                        self.cores.finish_run();
-                    }
-                }
-                UnitProcessReport::GiveBack(ticket) => {
-                    let ticket = lock(&self.permits).tickets.remove(&ticket);
-                    self.reclaim_cores(ticket);
-                }
+                UnitProcessReport::Finished(ticket) => self.permits.finish_run(ticket),
+                UnitProcessReport::GiveBack(ticket) => self.permits.give_back(ticket),
                 UnitProcessReport::Lost(number, loss) => {
                     on_loss(loss);
                     // One that can't be told is at its end.
@@ -210,52 +175,25 @@ impl UnitProcess {
     }
 
     fn request_permit(self: &Arc<Self>, ticket: u64, since: u64) {
-        lock(&self.permits).tickets.insert(ticket, PermitTicket::Asked);
         let process = Arc::clone(self);
-        let place = self.cores.request_permit(
-            since,
-            Box::new(move |cores| {
-                let mut permits = lock(&process.permits);
-                if permits.has_ended {
-                    drop(permits);
-                    process.reclaim_cores(Some(PermitTicket::Running(cores)));
-                    return;
-                }
-                permits.tickets.insert(ticket, PermitTicket::Running(cores));
-                drop(permits);
-                // Where it can't be told the process is at its end, and its permits come back then.
-                process.send_command(&UnitProcessCommand::Grant { ticket, cores }).ok();
-            }),
-        );
-        let mut permits = lock(&self.permits);
-        if let Some(asked @ PermitTicket::Asked) = permits.tickets.get_mut(&ticket) {
-            *asked = PermitTicket::Waiting(place);
-        }
+        self.permits.request_permit(ticket, since, move |cores| {
+            // Where it can't be told the process is at its end, and its permits come back then.
+            process.send_command(&UnitProcessCommand::Grant { ticket, cores }).ok();
+        });
     }
 
-    fn reclaim_cores(&self, ticket: Option<PermitTicket>) {
-        match ticket {
-            Some(PermitTicket::Running(cores)) => {
-                self.cores.finish_run();
-                self.cores.release_cores(cores);
-            }
-            Some(PermitTicket::Finished(cores)) => self.cores.release_cores(cores),
-            // One that is granted at this moment is taken back then.
-            Some(PermitTicket::Waiting(place)) => drop(self.cores.withdraw_request(place)),
-            Some(PermitTicket::Asked) | None => {}
+    /// Takes cores back that it does nothing with: it was stopped, or hangs.
+    pub(crate) fn reclaim_unused_cores(&self) {
+        let silence = lock(&self.heartbeat).0.elapsed();
+        let cores = self.permits.reclaim_unused(silence, Instant::now());
+        if cores > 0 {
+            tracing::warn!(process = self.id, cores, "it kept cores and did nothing");
         }
     }
 
     /// Takes back the cores of a process that is gone, and lets the system forget it.
     fn reap_process(&self) {
-        let tickets = {
-            let mut permits = lock(&self.permits);
-            permits.has_ended = true;
-            std::mem::take(&mut permits.tickets)
-        };
-        for ticket in tickets.into_values() {
-            self.reclaim_cores(Some(ticket));
-        }
+        self.permits.reclaim_all();
         lock(&self.pings).clear();
         self.kill_process();
         drop(lock(&self.child).wait());
@@ -290,7 +228,7 @@ impl UnitProcess {
 
     /// Whether it has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        lock(&self.permits).has_ended
+        self.permits.has_ended()
     }
 
     /// When it was last heard of, and what it was doing.

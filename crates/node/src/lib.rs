@@ -20,6 +20,7 @@ mod model_run;
 mod permits;
 mod process_limits;
 mod process_network;
+mod process_permits;
 mod process_protocol;
 mod profiled_blocks;
 mod program_source;

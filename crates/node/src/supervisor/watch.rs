@@ -117,6 +117,7 @@ impl SupervisorInner {
             }
         }
         for process in self.unit_processes() {
+            process.reclaim_unused_cores();
             // One that does not take it is noticed by its silence.
             process.send_command(&UnitProcessCommand::Ping(0)).ok();
         }
