@@ -27,7 +27,9 @@ pub use controller_channel::{ControllerAddress, SocketHook};
 pub use join::{JoinedNode, join_cluster};
 pub use session::{ControllerConnection, NodeSession, refusal_of_epoch};
 pub use tessera_probe::LinkEstimate;
-pub use unit_report::{InstanceDetail, TaskTraffic, TaskWay, UnitProfile, UnitReport, UnitState};
+pub use unit_report::{
+    InstanceDetail, TaskTraffic, TaskWay, UnitProfile, UnitReport, UnitState, WeightReport,
+};
 
 /// The names in the certificate of whoever sent a request, put there by whoever accepted its
 /// connection; none where it showed no certificate.

@@ -97,4 +97,23 @@ pub struct InstanceDetail {
     pub restarts: u64,
     /// Requests that it ran.
     pub requests: u64,
+    /// Where its weights are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<WeightReport>,
+}
+
+/// Where the weights of an instance are, and how often they came and went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WeightReport {
+    /// disk, waiting, loading, memory, leaving or gpu.
+    pub place: String,
+    /// How often they were loaded, where they come and go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loads: Option<u64>,
+    /// How often they had to leave, where they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evictions: Option<u64>,
+    /// How long a load took so far, in the mean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_ms: Option<f64>,
 }

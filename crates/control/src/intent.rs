@@ -9,7 +9,7 @@ use std::fmt::{self, Display};
 use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use tessera_core::Device;
-use tessera_deploy::{Batching, BatchingChoice, Isolation, ThresholdSetting};
+use tessera_deploy::{Batching, BatchingChoice, Isolation, ResidencyChoice, ThresholdSetting};
 use tessera_identity::NodeName;
 
 /// Which tasks there should be.
@@ -130,6 +130,9 @@ pub struct TaskDefinition {
     /// Most rows of one request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_rows: Option<usize>,
+    /// Where the weights of its units are to be while nobody uses them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub residency: Option<ResidencyChoice>,
 }
 
 impl TaskDefinition {
@@ -151,6 +154,7 @@ impl TaskDefinition {
             input_node: None,
             batching: None,
             max_rows: None,
+            residency: None,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tessera_core::{Device, Result};
-use tessera_deploy::{Batching, BatchingChoice, Isolation, ThresholdSetting};
+use tessera_deploy::{Batching, BatchingChoice, Isolation, ResidencyChoice, ThresholdSetting};
 use tessera_identity::NodeName;
 
 use crate::intent::{
@@ -41,7 +41,7 @@ const EXPECTED_BLOCK: &str = "the name of a model, MODEL/NUMBER, or the hash of 
 const EXPECTED_STEP_INPUT: &str = "STEP, STEP.N or $N";
 const SYSTEM_FIELDS: [&str; 4] = ["blocks", "tasks", "fusion", "isolation"];
 const STEP_FIELDS: [&str; 4] = ["name", "block", "inputs", "device"];
-const TASK_FIELDS: [&str; 16] = [
+const TASK_FIELDS: [&str; 17] = [
     "path",
     "model",
     "exits",
@@ -58,6 +58,7 @@ const TASK_FIELDS: [&str; 16] = [
     "input_node",
     "batching",
     "max_rows",
+    "residency",
 ];
 
 impl System {
@@ -204,6 +205,8 @@ impl IntentReader {
         }
         task.isolation =
             located.get_field("isolation").and_then(|located| self.read_isolation(&located));
+        task.residency =
+            located.get_field("residency").and_then(|located| self.read_residency(&located));
         task.device = located.get_field("device").and_then(|located| self.read_devices(&located));
         task.node = located.get_field("node").and_then(|located| self.read_nodes(&located));
         task.input_node =
@@ -308,6 +311,15 @@ impl IntentReader {
             located.report_unexpected("\"thread\" or \"process\"", &mut self.problems);
         }
         isolation
+    }
+
+    fn read_residency(&mut self, located: &LocatedValue<'_>) -> Option<ResidencyChoice> {
+        let residency = located.value.as_str().and_then(|text| text.parse().ok());
+        if residency.is_none() {
+            let expected = "\"auto\", \"pinned\" or \"on-demand\"";
+            located.report_unexpected(expected, &mut self.problems);
+        }
+        residency
     }
 
     /// A device for all blocks, or a list with one for each.

@@ -170,6 +170,7 @@ pub(crate) fn resolve_settings(
         accuracy_goal: accuracy_goal(task),
         batching: task.batching.unwrap_or(usual.batching),
         max_rows: task.max_rows.unwrap_or(usual.max_rows),
+        residency: task.residency.unwrap_or(usual.residency),
     }
 }
 

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use serde::Serialize;
+use tessera_cluster::WeightReport;
 use tessera_core::Result;
 use tessera_deploy::{Deployment, PlannedTask, TaskChange};
 use tessera_graph::BlockGraph;
@@ -99,6 +100,9 @@ pub struct InstanceReport {
     pub requests: u64,
     /// Requests that are on their way to it or at it.
     pub in_flight: u64,
+    /// Where its weights are, where it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<WeightReport>,
 }
 
 /// How a task is.

@@ -303,6 +303,7 @@ impl Deployment {
                 isolation: task.settings.isolation,
                 replicas: task.settings.replicas,
                 batching: task.settings.batching,
+                residency: task.settings.residency,
                 is_batchable: graph.is_row_wise(),
                 has_exits: !task.graph.exits.is_empty(),
             };

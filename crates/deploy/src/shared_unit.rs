@@ -10,6 +10,7 @@ use tessera_graph::BlockGraph;
 use crate::batching::BatchingChoice;
 use crate::fusion::TaskNumber;
 use crate::isolation::Isolation;
+use crate::residency_choice::ResidencyChoice;
 use crate::unit::{Unit, UnitId, UnitSettings};
 
 /// How a task wants a unit to run.
@@ -18,6 +19,7 @@ pub(crate) struct UnitWish {
     pub(crate) isolation: Isolation,
     pub(crate) replicas: usize,
     pub(crate) batching: BatchingChoice,
+    pub(crate) residency: ResidencyChoice,
     /// Whether it is proved for the task's path that rows are independent.
     pub(crate) is_batchable: bool,
     /// Whether the task's rows may leave at exits.
@@ -43,8 +45,8 @@ impl SharedUnit {
         (device, node): (Device, Option<String>),
         wish: UnitWish,
     ) -> Self {
-        let UnitWish { isolation, replicas, batching, is_batchable, has_exits } = wish;
-        let settings = UnitSettings { isolation, replicas, device, node, batching };
+        let UnitWish { isolation, replicas, batching, residency, is_batchable, has_exits } = wish;
+        let settings = UnitSettings { isolation, replicas, device, node, batching, residency };
         let (id, takes_single_rows) = (name_unit(key, &settings), has_exits);
         let unit = Arc::new(Unit { id, graph, settings, is_batchable, takes_single_rows });
         Self { number, unit, tasks: BTreeMap::new(), wishes: BTreeMap::new() }
@@ -91,6 +93,7 @@ impl SharedUnit {
             device: before.device,
             node: before.node.clone(),
             batching: wishes().map(|wish| wish.batching).max().unwrap_or(before.batching),
+            residency: wishes().map(|wish| wish.residency).max().unwrap_or(before.residency),
         };
         // Proved for one path, it holds for all: the same blocks compute the same.
         let is_batchable = wishes().any(|wish| wish.is_batchable);
@@ -108,7 +111,8 @@ impl SharedUnit {
 
 /// A name of what is computed and how: units that run in another way can't stand for each other.
 fn name_unit(key: &UnitId, settings: &UnitSettings) -> UnitId {
-    let UnitSettings { isolation, replicas: _, device: _, node: _, batching } = settings;
+    let UnitSettings { isolation, replicas: _, device: _, node: _, batching, residency: _ } =
+        settings;
     let mut hasher = blake3::Hasher::new();
     hasher.update(key.0.as_bytes());
     hasher.update(format!("{isolation} {batching:?}").as_bytes());

@@ -39,10 +39,10 @@ use tessera_core::{Error, Result};
 use tessera_graph::ScoreKind;
 
 /// The version of the layout.
-const ROUTE_VERSION: u16 = 2;
+const ROUTE_VERSION: u16 = 3;
 
 const PREFIX_BYTES: usize = 32;
-const TIMING_BYTES: usize = 40;
+const TIMING_BYTES: usize = 48;
 const HOP_BYTES: usize = 24;
 
 /// Most hops of a route.
@@ -90,6 +90,8 @@ pub struct HopTiming {
     pub started: u64,
     /// How long the request waited before: on its way, in the queue, and for a core.
     pub waited: u64,
+    /// How long of that for the weights of its unit.
+    pub loading: u64,
     /// How long it was computed.
     pub computed: u64,
     /// What the rest took: putting a batch together, deciding on an exit, forwarding.
@@ -237,13 +239,14 @@ impl SourceRoute {
             return;
         }
         let at = PREFIX_BYTES + made * TIMING_BYTES;
-        let HopTiming { started, waited, computed, overhead, batch, rows, .. } = timing;
-        for (number, value) in [started, waited, computed, overhead].into_iter().enumerate() {
+        let HopTiming { started, waited, loading, computed, overhead, batch, rows, .. } = timing;
+        let times = [started, waited, loading, computed, overhead];
+        for (number, value) in times.into_iter().enumerate() {
             put(&mut self.0, at + number * 8, &value.to_le_bytes());
         }
         let rows = [batch, rows].map(|rows| u32::try_from(*rows).unwrap_or(u32::MAX));
         for (number, value) in rows.into_iter().enumerate() {
-            put(&mut self.0, at + 32 + number * 4, &value.to_le_bytes());
+            put(&mut self.0, at + 40 + number * 4, &value.to_le_bytes());
         }
         put(&mut self.0, 4, &(made as u16 + 1).to_le_bytes());
     }
@@ -363,10 +366,11 @@ impl SourceRoute {
             instance: self.hop(index)?.instance.to_owned(),
             started: self.u64_at(at)?,
             waited: self.u64_at(at + 8)?,
-            computed: self.u64_at(at + 16)?,
-            overhead: self.u64_at(at + 24)?,
-            batch: u64::from(self.u32_at(at + 32)?),
-            rows: u64::from(self.u32_at(at + 36)?),
+            loading: self.u64_at(at + 16)?,
+            computed: self.u64_at(at + 24)?,
+            overhead: self.u64_at(at + 32)?,
+            batch: u64::from(self.u32_at(at + 40)?),
+            rows: u64::from(self.u32_at(at + 44)?),
         })
     }
 
@@ -458,6 +462,7 @@ mod tests {
             instance: instance.to_owned(),
             started: number,
             waited: number + 1,
+            loading: number + 5,
             computed: number + 2,
             overhead: number + 3,
             batch: number + 4,

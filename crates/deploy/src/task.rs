@@ -10,6 +10,7 @@ use tessera_graph::BlockGraph;
 use crate::accuracy_goal::AccuracyGoal;
 use crate::batching::BatchingChoice;
 use crate::isolation::Isolation;
+use crate::residency_choice::ResidencyChoice;
 
 /// Most rows of one request where a task says nothing.
 const DEFAULT_MAX_ROWS: usize = 128;
@@ -42,6 +43,8 @@ pub struct TaskSettings {
     pub batching: BatchingChoice,
     /// Most rows of one request.
     pub max_rows: usize,
+    /// Where the weights of its units are to be while nobody uses them.
+    pub residency: ResidencyChoice,
 }
 
 impl TaskSettings {
@@ -71,6 +74,7 @@ impl Default for TaskSettings {
             accuracy_goal: None,
             batching: BatchingChoice::Auto,
             max_rows: DEFAULT_MAX_ROWS,
+            residency: ResidencyChoice::Auto,
         }
     }
 }

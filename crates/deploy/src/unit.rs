@@ -9,6 +9,7 @@ use tessera_graph::{BlockGraph, TensorSource};
 
 use crate::batching::BatchingChoice;
 use crate::isolation::Isolation;
+use crate::residency_choice::ResidencyChoice;
 
 /// The name of a unit: it follows from what it computes and how it runs. Units of the same name can
 /// stand for each other.
@@ -36,6 +37,9 @@ pub struct UnitSettings {
     pub node: Option<String>,
     /// Whether requests are put together.
     pub batching: BatchingChoice,
+    /// Where its weights are to be while nobody uses them.
+    #[serde(default)]
+    pub residency: ResidencyChoice,
 }
 
 /// What runs as one: a block, or neighbouring blocks that nobody tells apart.

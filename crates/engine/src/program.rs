@@ -44,7 +44,7 @@ impl Program {
 
     /// Lets the system have the pages of its weights back, which are read again when they are
     /// needed.
-    pub(crate) fn release_weight_pages(&self) {
+    pub fn release_weight_pages(&self) {
         for mapping in self.weights().iter().filter_map(|weight| weight.mapping.as_ref()) {
             mapping.release_pages();
         }

@@ -5,10 +5,11 @@ use std::io::BufReader;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use tessera_core::{Error, Result};
+use tessera_core::{ContentHash, Error, Result};
+use tessera_deploy::Unit;
 use tessera_tensormq::Address;
 
 use crate::calibration::Calibration;
@@ -18,6 +19,7 @@ use crate::process_permits::ProcessPermits;
 use crate::process_protocol::{
     Loss, StartUnit, UnitProcessCommand, UnitProcessReport, read_line, write_line,
 };
+use crate::residency::{ManagedRoom, WeightManager, WeightPart, WeightRoom as _};
 use crate::start_progress::StartProgress;
 use crate::worker::{Heartbeat, Worker};
 use tessera_core::lock;
@@ -46,9 +48,43 @@ pub(crate) struct UnitProcess {
     pub(crate) id: u32,
     input: Mutex<Option<ChildStdin>>,
     permits: Arc<ProcessPermits>,
+    /// Room for its weights, where that is bounded; `None` once it has ended.
+    room: Mutex<Option<Arc<ManagedRoom>>>,
     heartbeat: Mutex<(Instant, Heartbeat)>,
     traffic: Mutex<Vec<PeerTraffic>>,
     pings: Mutex<HashMap<u64, std::sync::mpsc::Sender<()>>>,
+}
+
+/// Room that a process has before it is started.
+pub(crate) struct PendingRoom {
+    room: ManagedRoom,
+    /// Whose weights leave it.
+    process: Arc<OnceLock<Weak<UnitProcess>>>,
+}
+
+impl PendingRoom {
+    /// Waits until there is room for the weights of a process that is to be started.
+    pub(crate) fn wait_for_room(
+        manager: &Arc<WeightManager>,
+        instance: &str,
+        unit: &Unit,
+        bytes: u64,
+    ) -> Result<Self> {
+        let process: Arc<OnceLock<Weak<UnitProcess>>> = Arc::default();
+        let whose = Arc::clone(&process);
+        let leave = move || {
+            if let Some(process) = whose.get().and_then(Weak::upgrade) {
+                // One that can't be told is at its end.
+                process.send_command(&UnitProcessCommand::LeaveWeights).ok();
+            }
+        };
+        // No other process shares what it has.
+        let part = WeightPart { hash: ContentHash::of_content(instance.as_bytes()), bytes };
+        let choice = unit.settings.residency;
+        let room = ManagedRoom::open(manager, instance, choice, vec![part], Arc::new(leave));
+        room.wait_for_room(None)?;
+        Ok(Self { room, process })
+    }
 }
 
 impl UnitProcess {
@@ -60,6 +96,7 @@ impl UnitProcess {
         start: StartUnit,
         weight_bytes: u64,
         cores: MachineCorePermits,
+        room: Option<PendingRoom>,
         on_loss: impl Fn(Loss) + Send + 'static,
         on_end: impl FnOnce(u32) + Send + 'static,
     ) -> Result<(Arc<Self>, ReadyInstance)> {
@@ -85,10 +122,15 @@ impl UnitProcess {
             child: Mutex::new(child),
             input: Mutex::new(Some(input)),
             permits: Arc::new(ProcessPermits::new(cores)),
+            room: Mutex::default(),
             heartbeat: Mutex::new((Instant::now(), Heartbeat::default())),
             traffic: Mutex::default(),
             pings: Mutex::default(),
         });
+        if let Some(PendingRoom { room, process: whose }) = room {
+            *lock(&process.room) = Some(Arc::new(room));
+            whose.set(Arc::downgrade(&process)).ok();
+        }
         let (ready, is_ready) = std::sync::mpsc::channel();
         let reader = Arc::clone(&process);
         let listen = move || {
@@ -156,7 +198,24 @@ impl UnitProcess {
                 UnitProcessReport::Failed { kind, message } => {
                     ready.send(Err(Error::new(kind, message))).ok();
                 }
-                UnitProcessReport::Ask { ticket, since } => self.request_permit(ticket, since),
+                UnitProcessReport::Ask { ticket, since } => {
+                    self.with_room(|room| room.note_use());
+                    self.request_permit(ticket, since);
+                }
+                UnitProcessReport::WantsRoom { ticket, order } => {
+                    let process = Arc::clone(self);
+                    let give = move |_| {
+                        let line = UnitProcessCommand::RoomForWeights(ticket);
+                        // One that can't be told is at its end, and its room comes back then.
+                        process.send_command(&line).ok();
+                    };
+                    self.with_room(|room| room.wish_room(order, Box::new(give)));
+                }
+                UnitProcessReport::WeightsLoaded(microseconds) => {
+                    let took = Duration::from_micros(microseconds);
+                    self.with_room(|room| room.note_loaded(took));
+                }
+                UnitProcessReport::WeightsLeft => self.with_room(ManagedRoom::cancel_wish),
                 UnitProcessReport::Finished(ticket) => self.permits.finish_run(ticket),
                 UnitProcessReport::GiveBack(ticket) => self.permits.give_back(ticket),
                 UnitProcessReport::Lost(number, loss) => {
@@ -182,6 +241,13 @@ impl UnitProcess {
         });
     }
 
+    fn with_room(&self, call: impl FnOnce(&ManagedRoom)) {
+        let room = lock(&self.room).clone();
+        if let Some(room) = room {
+            call(&room);
+        }
+    }
+
     /// Takes cores back that it does nothing with: it was stopped, or hangs.
     pub(crate) fn reclaim_unused_cores(&self) {
         let silence = lock(&self.heartbeat).0.elapsed();
@@ -194,6 +260,8 @@ impl UnitProcess {
     /// Takes back the cores of a process that is gone, and lets the system forget it.
     fn reap_process(&self) {
         self.permits.reclaim_all();
+        let room = lock(&self.room).take();
+        drop(room);
         lock(&self.pings).clear();
         self.kill_process();
         drop(lock(&self.child).wait());

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use tessera_core::{Error, Result, lock};
 
+use crate::residency::WeightLease;
+
 /// For how long a peak of demand is expected to come back.
 ///
 /// Between two units a request wants no core for some microseconds. Whoever asked in that moment
@@ -34,6 +36,8 @@ pub trait CorePermits: Send + Sync {
 pub struct CorePermit {
     cores: NonZeroUsize,
     giving_back: Arc<Mutex<GivingBack>>,
+    /// What keeps the weights of the run where they are.
+    weights: Option<WeightLease>,
 }
 
 /// How a permit is given back; each part once.
@@ -61,7 +65,18 @@ fn give_back(giving_back: &Mutex<GivingBack>) {
 impl CorePermit {
     /// For a run that needs a core for no longer than it takes to begin it.
     pub(crate) fn not_needed() -> Self {
-        Self { cores: NonZeroUsize::MIN, giving_back: Arc::default() }
+        Self { cores: NonZeroUsize::MIN, giving_back: Arc::default(), weights: None }
+    }
+
+    /// The same, with weights that stay where they are for as long as it is held.
+    pub(crate) fn with_weights(mut self, weights: WeightLease) -> Self {
+        self.weights = Some(weights);
+        self
+    }
+
+    /// How long the weights of the run had to be waited for.
+    pub(crate) fn waited_for_weights(&self) -> Duration {
+        self.weights.as_ref().map_or(Duration::ZERO, |weights| weights.waited)
     }
 
     pub(crate) fn new(
@@ -73,7 +88,7 @@ impl CorePermit {
             on_finished: Some(Box::new(on_finished)),
             on_release: Some(Box::new(on_release)),
         };
-        Self { cores, giving_back: Arc::new(Mutex::new(giving_back)) }
+        Self { cores, giving_back: Arc::new(Mutex::new(giving_back)), weights: None }
     }
 
     /// What takes it back where its owner never does.

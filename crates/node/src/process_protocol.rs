@@ -40,6 +40,10 @@ pub(crate) enum UnitProcessCommand {
         /// Its size.
         cores: NonZeroUsize,
     },
+    /// There is room for its weights, which it wanted by this ticket.
+    RoomForWeights(u64),
+    /// Others need the room of its weights: they leave once no run uses them.
+    LeaveWeights,
     /// A request that nobody waits for any more.
     Cancel(String),
     /// To answer with a heartbeat.
@@ -77,6 +81,8 @@ pub(crate) struct StartUnit {
     pub(crate) network: Option<ProcessNetwork>,
     /// What bounds its runs.
     pub(crate) run_limits: RunLimits,
+    /// Whether its weights come and go as the node says. There is room for them at first.
+    pub(crate) asks_for_room: bool,
     /// Where the process writes its number, to be in a control group.
     pub(crate) instance_group: Option<PathBuf>,
 }
@@ -123,6 +129,17 @@ pub(crate) enum UnitProcessReport {
     Finished(u64),
     /// It gives a permit back.
     GiveBack(u64),
+    /// It wants room for its weights.
+    WantsRoom {
+        /// Number of the wish, its own.
+        ticket: u64,
+        /// Who has a smaller one is served first: the deadline, by the host's clock.
+        order: u64,
+    },
+    /// Its weights were loaded, in so many microseconds.
+    WeightsLoaded(u64),
+    /// Its weights left memory, or it wants no room for them any more.
+    WeightsLeft,
     /// The answer to a ping, with what its connections to other hosts have done.
     Pong(u64, Box<Heartbeat>, Vec<PeerTraffic>),
     /// Something is lost; it is to be told when that is known.

@@ -13,6 +13,7 @@ use tessera_tensormq::Wait;
 
 use crate::ProgramSource;
 use crate::memory::TensorMemory;
+use crate::residency::WeightPart;
 use crate::run_memory::{RunMemory, RunReservation};
 
 /// Shapes of inputs of which something is remembered.
@@ -98,6 +99,22 @@ impl UnitBlocks {
     /// Bytes of its weights.
     pub(crate) fn weight_bytes(&self) -> usize {
         distinct_weight_bytes(self.programs.iter().map(Program::block))
+    }
+
+    /// What is loaded as one, each once.
+    pub(crate) fn weight_parts(&self) -> Vec<WeightPart> {
+        let part = |program: &Program| {
+            let bytes = distinct_weight_bytes(std::iter::once(program.block())) as u64;
+            (program.key(), bytes)
+        };
+        let parts: HashMap<ContentHash, u64> = self.programs.iter().map(part).collect();
+        parts.into_iter().map(|(hash, bytes)| WeightPart { hash, bytes }).collect()
+    }
+
+    /// Gives back what is left of weights that no session has any more.
+    pub(crate) fn release_weights(&self) {
+        self.programs.iter().for_each(Program::release_weight_pages);
+        tessera_engine::release_freed_memory();
     }
 
     /// What it runs on.

@@ -20,6 +20,7 @@ use crate::process_network::ProcessNetwork;
 use crate::process_protocol::{
     Loss, NodeCorePermits, StartUnit, UnitProcessCommand, UnitProcessReport, read_line, write_line,
 };
+use crate::residency::{ProcessWeightRooms, ProcessWeights};
 use crate::run_memory::RunMemory;
 use crate::run_watch::RunWatch;
 use crate::supervisor::{RELEASE_INTERVAL, WATCH_INTERVAL};
@@ -47,6 +48,7 @@ pub fn run_unit_process(
         // Where nobody listens the next line that is read is the end.
         write_line(&mut *lock(&output), line).ok();
     };
+    let weights = ProcessWeights::new(Arc::clone(&output));
     let cancelled = Arc::new(CancelledRequests::default());
     let losses = Arc::new(NodeLossReporter {
         output: Arc::clone(&output),
@@ -61,7 +63,8 @@ pub fn run_unit_process(
         tessera_engine::limit_run_memory(usize::try_from(bytes).unwrap_or(0));
     }
     let run_watch = watch_runs(start.run_limits.time)?;
-    let (worker, peers) = match start_worker(&start, &cores, &cancelled, &losses, &run_watch) {
+    let shared = ProcessParts { cores, weights, cancelled, losses, run_watch };
+    let (worker, peers) = match start_worker(&start, &shared) {
         Ok((worker, peers, ready)) => {
             send_report(&ready);
             (worker, peers)
@@ -75,6 +78,7 @@ pub fn run_unit_process(
         }
     };
     is_starting.store(false, Ordering::Release);
+    let ProcessParts { cores, weights, cancelled, losses, .. } = shared;
     let mut released = Instant::now();
     for line in commands {
         match line {
@@ -95,6 +99,8 @@ pub fn run_unit_process(
             UnitProcessCommand::Grant { ticket, cores: granted } => {
                 cores.deliver_permit(ticket, granted);
             }
+            UnitProcessCommand::RoomForWeights(ticket) => weights.deliver_room(ticket),
+            UnitProcessCommand::LeaveWeights => weights.leave_memory(),
             UnitProcessCommand::Cancel(request) => {
                 if let Ok(number) = u128::from_str_radix(&request, 16) {
                     cancelled.mark_cancelled(RequestId(number));
@@ -196,13 +202,20 @@ impl LossReporter for NodeLossReporter {
     }
 }
 
+/// What the unit of a process shares with whoever listens to its node.
+struct ProcessParts {
+    cores: Arc<NodeCorePermits>,
+    weights: Arc<ProcessWeights>,
+    cancelled: Arc<CancelledRequests>,
+    losses: Arc<NodeLossReporter>,
+    run_watch: Arc<RunWatch>,
+}
+
 fn start_worker(
     start: &StartUnit,
-    cores: &Arc<NodeCorePermits>,
-    cancelled: &Arc<CancelledRequests>,
-    losses: &Arc<NodeLossReporter>,
-    run_watch: &Arc<RunWatch>,
+    shared: &ProcessParts,
 ) -> Result<(Worker, Arc<Peers>, UnitProcessReport)> {
+    let ProcessParts { cores, weights, cancelled, losses, run_watch } = shared;
     let gpu = match start.unit.settings.device {
         Device::Cpu => None,
         Device::Cuda(number) => Some(number),
@@ -224,6 +237,9 @@ fn start_worker(
             start.run_limits.memory.map_or_else(RunMemory::default, RunMemory::new),
         ),
         run_watch: Arc::clone(run_watch),
+        weight_rooms: start
+            .asks_for_room
+            .then(|| Arc::new(ProcessWeightRooms(Arc::clone(weights))) as _),
     };
     let unit = LoadedUnit::load_blocks(engine, &repository, &start.unit, resources, options)?;
     let (weight_bytes, is_fused) = (unit.weight_bytes(), unit.is_fused());

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use tessera_core::{ContentHash, DType, Device, Dim, Result, Tensor};
 use tessera_deploy::{
-    Batching, BatchingChoice, Hop, HopExit, HopTiming, Isolation, ReplyOutcome, SourceRoute, Unit,
-    UnitId, UnitSettings,
+    Batching, BatchingChoice, Hop, HopExit, HopTiming, Isolation, ReplyOutcome, ResidencyChoice,
+    SourceRoute, Unit, UnitId, UnitSettings,
 };
 use tessera_engine::{Engine, LoadOptions, OnnxRuntime, Program, Rten, find_library};
 use tessera_graph::builder::{GraphBuilder, int_attribute};
@@ -51,6 +51,7 @@ fn unit(graph: BlockGraph) -> Unit {
             node: None,
             device: Device::Cpu,
             batching: BatchingChoice::Off,
+            residency: ResidencyChoice::Auto,
         },
         takes_single_rows: false,
         is_batchable: false,

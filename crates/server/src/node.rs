@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tessera_core::{Device, Error, Result};
 use tessera_deploy::Unit;
 use tessera_engine::{CudaOptions, EngineName};
-use tessera_node::{Calibration, NodeEvent, NodeOptions, NodeSupervisor, RunLimits};
+use tessera_node::{Calibration, NodeEvent, NodeOptions, NodeSupervisor, RunLimits, WeightLimits};
 use tessera_telemetry::GpuSample;
 
 use crate::gpu_sampler::GpuSampler;
@@ -30,6 +30,8 @@ pub struct NodeConfig {
     pub cuda: CudaOptions,
     /// Cores to compute on.
     pub cores: NonZeroUsize,
+    /// What bounds weights in the host's memory; `None` where there is enough for all.
+    pub weight_limits: Option<WeightLimits>,
     /// What bounds runs; where nothing is said of memory, half of what there is.
     pub run_limits: RunLimits,
     /// The number of its first start: see [`NodeOptions::first_start`].
@@ -58,6 +60,7 @@ impl NodeConfig {
             instance_group: group.as_ref().map(InstanceGroup::processes_file),
             run_limits: RunLimits { memory: Some(memory), ..self.run_limits },
             engine: self.engine,
+            weight_limits: self.weight_limits,
             cuda: self.cuda,
             cores: self.cores,
             program: own_program()?,

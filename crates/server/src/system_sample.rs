@@ -6,8 +6,11 @@ use std::sync::Arc;
 use tessera_core::Device;
 use tessera_deploy::{Unit, UnitId};
 use tessera_dispatch::{Dispatcher, TaskAvailability, TaskEntry};
-use tessera_node::{DeviceUse, InstanceState, InstanceStatus};
-use tessera_telemetry::{InstanceGpuSample, InstanceSample, SystemSample, TaskSample};
+use tessera_node::{DeviceUse, InstanceState, InstanceStatus, WeightStatus};
+use tessera_telemetry::{
+    InstanceGpuSample, InstanceSample, InstanceWeightSample, SystemSample, TaskSample,
+    WeightMemorySample,
+};
 
 use crate::node::NodePart;
 
@@ -63,6 +66,7 @@ impl SampledParts<'_> {
                 .into_iter()
                 .map(|status| InstanceSample {
                     gpu: gpu(&status),
+                    weights: status.weights.as_ref().map(sample_weights),
                     isolation: isolation(&status.unit),
                     up: status.state == InstanceState::Up,
                     in_flight: in_flight(&status.instance),
@@ -75,7 +79,22 @@ impl SampledParts<'_> {
             waiting: dispatcher.map_or(0, Dispatcher::queue_length),
             copied_bytes,
             gpus: node.sample_gpus(units.values().map(|unit| unit.settings.device)),
+            weight_memory: node.supervisor.weight_use().map(|used| WeightMemorySample {
+                budget_bytes: used.budget,
+                used_bytes: used.used,
+            }),
         }
+    }
+}
+
+fn sample_weights(status: &WeightStatus) -> InstanceWeightSample {
+    InstanceWeightSample {
+        place: status.place.name(),
+        uses: status.uses,
+        loads: status.loads,
+        evictions: status.evictions,
+        loaded_bytes: status.loaded_bytes,
+        load_seconds: status.load_time.as_secs_f64(),
     }
 }
 

@@ -24,6 +24,8 @@ struct RequestEvent<'a> {
     retries: u32,
     ms: f64,
     waited_ms: f64,
+    #[serde(skip_serializing_if = "is_zero")]
+    loading_ms: f64,
     computed_ms: f64,
     overhead_ms: f64,
     hops: Vec<RequestEventHop<'a>>,
@@ -34,9 +36,16 @@ struct RequestEventHop<'a> {
     unit: &'a str,
     instance: &'a str,
     waited_us: f64,
+    #[serde(skip_serializing_if = "is_zero")]
+    loading_us: f64,
     computed_us: f64,
     overhead_us: f64,
     batch: u64,
+}
+
+/// Whether something took no time, and need not be told.
+fn is_zero(time: &f64) -> bool {
+    *time == 0.0
 }
 
 /// The event of a request; `at` in milliseconds since 1970.
@@ -48,6 +57,7 @@ pub(crate) fn request_event(ended: &EndedRequest<'_>, at: u64) -> serde_json::Re
         unit: unit_of(&hop.instance),
         instance: &hop.instance,
         waited_us: microseconds(hop.waited),
+        loading_us: microseconds(hop.loading),
         computed_us: microseconds(hop.computed),
         overhead_us: microseconds(hop.overhead),
         batch: hop.batch,
@@ -66,6 +76,7 @@ pub(crate) fn request_event(ended: &EndedRequest<'_>, at: u64) -> serde_json::Re
         retries: ended.retries,
         ms: milliseconds(times.all),
         waited_ms: milliseconds(times.waited),
+        loading_ms: milliseconds(times.loading),
         computed_ms: milliseconds(times.computed),
         overhead_ms: milliseconds(times.overhead),
         hops: hops.collect(),

@@ -16,6 +16,7 @@ mod histogram;
 mod metrics;
 mod process;
 mod request_summary;
+mod residency_metrics;
 mod router;
 mod sample;
 mod traces;
@@ -36,8 +37,8 @@ pub use ended_request::{EndedRequest, RequestObserver, RequestOutcome};
 pub use request_summary::{RequestTimes, first_unit_runs};
 use request_summary::{outcome_name, unit_of};
 pub use sample::{
-    GpuProcessSample, GpuSample, InstanceGpuSample, InstanceSample, SystemSample, TakeSample,
-    TaskSample,
+    GpuProcessSample, GpuSample, InstanceGpuSample, InstanceSample, InstanceWeightSample,
+    SystemSample, TakeSample, TaskSample, WeightMemorySample,
 };
 pub use traces::TraceOptions;
 use traces::TraceQueue;

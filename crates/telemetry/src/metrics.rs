@@ -6,10 +6,10 @@
 
 use crate::counters::{FAILURE_REASONS, RequestCounters, UnitCounts, VersionCounts};
 use crate::exposition::{Exposition, MetricKind};
-use crate::gpu_metrics;
 use crate::histogram::Histogram;
 use crate::sample::SystemSample;
 use crate::usage::CurrentUsage;
+use crate::{gpu_metrics, residency_metrics};
 
 /// Everything there is to tell.
 pub(crate) struct MetricsSnapshot<'a> {
@@ -118,6 +118,7 @@ pub(crate) fn render_metrics(snapshot: &MetricsSnapshot<'_>) -> String {
     write_unit_metrics(&mut exposition, snapshot.counters, snapshot.sample);
     write_process_metrics(&mut exposition, snapshot.used);
     gpu_metrics::write_gpu_metrics(&mut exposition, snapshot.sample);
+    residency_metrics::write_residency_metrics(&mut exposition, snapshot.sample);
     let waiting = snapshot.sample.waiting as f64;
     exposition
         .begin_family(

@@ -39,6 +39,8 @@ pub struct RequestTimes {
     pub all: u64,
     /// Neither of the following: at the dispatcher, on its way, in queues.
     pub waited: u64,
+    /// What of that was for weights that were not in memory.
+    pub loading: u64,
     /// Computing.
     pub computed: u64,
     /// What the rest took in units.
@@ -49,13 +51,14 @@ impl RequestTimes {
     /// Adds up what a request says of itself.
     pub fn from_ended(ended: &EndedRequest<'_>) -> Self {
         let all = ended.ended.saturating_sub(ended.accepted);
-        let (mut computed, mut overhead) = (0_u64, 0_u64);
+        let (mut loading, mut computed, mut overhead) = (0_u64, 0_u64, 0_u64);
         for hop in ended.hop_timings {
+            loading = loading.saturating_add(hop.loading);
             computed = computed.saturating_add(hop.computed);
             overhead = overhead.saturating_add(hop.overhead);
         }
         let waited = all.saturating_sub(computed).saturating_sub(overhead);
-        Self { all, waited, computed, overhead }
+        Self { all, waited, loading, computed, overhead }
     }
 }
 

@@ -18,6 +18,34 @@ pub struct SystemSample {
     pub copied_bytes: u64,
     /// The GPUs that units run on.
     pub gpus: Vec<GpuSample>,
+    /// What weights take of the host's memory, where that is bounded.
+    pub weight_memory: Option<WeightMemorySample>,
+}
+
+/// What weights take of a memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WeightMemorySample {
+    /// Bytes that they may take.
+    pub budget_bytes: u64,
+    /// Bytes that they take.
+    pub used_bytes: u64,
+}
+
+/// Where the weights of an instance are, and how often they came and went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InstanceWeightSample {
+    /// Where they are, in a word.
+    pub place: &'static str,
+    /// How often they were used.
+    pub uses: u64,
+    /// How often they were loaded.
+    pub loads: u64,
+    /// How often they had to leave.
+    pub evictions: u64,
+    /// Bytes that were loaded.
+    pub loaded_bytes: u64,
+    /// Seconds that this took.
+    pub load_seconds: f64,
 }
 
 /// A GPU at one moment. What it can't tell is missing.
@@ -86,6 +114,8 @@ pub struct InstanceSample {
     pub restarts: u64,
     /// What it did on a GPU and has there, where it runs on one.
     pub gpu: Option<InstanceGpuSample>,
+    /// Where its weights are, where they come and go.
+    pub weights: Option<InstanceWeightSample>,
 }
 
 /// What an instance of a unit did on a GPU, and has there.

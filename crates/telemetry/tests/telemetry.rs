@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tessera_core::Error;
 use tessera_deploy::HopTiming;
 use tessera_telemetry::{
-    EndedRequest, GpuProcessSample, GpuSample, InstanceGpuSample, InstanceSample, RequestObserver,
-    RequestOutcome, SystemSample, TakeSample, TaskSample, Telemetry, TelemetryOptions,
-    TraceOptions,
+    EndedRequest, GpuProcessSample, GpuSample, InstanceGpuSample, InstanceSample,
+    InstanceWeightSample, RequestObserver, RequestOutcome, SystemSample, TakeSample, TaskSample,
+    Telemetry, TelemetryOptions, TraceOptions, WeightMemorySample,
 };
 use tessera_tensormq::{Deadline, RequestId, TraceContext};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -29,6 +29,7 @@ fn hop_timing(instance: &str, started: u64, batch: u64) -> HopTiming {
         instance: instance.to_owned(),
         started,
         waited: 30_000,
+        loading: 4_000,
         computed: 2_000_000,
         overhead: 10_000,
         batch,
@@ -75,6 +76,14 @@ fn sample() -> SystemSample {
             up: true,
             in_flight: 2,
             restarts: 1,
+            weights: Some(InstanceWeightSample {
+                place: "memory",
+                uses: 70,
+                loads: 6,
+                evictions: 5,
+                loaded_bytes: 24_000,
+                load_seconds: 0.25,
+            }),
             gpu: Some(InstanceGpuSample {
                 device: "cuda:0".to_owned(),
                 seconds: 1.5,
@@ -87,6 +96,7 @@ fn sample() -> SystemSample {
         }],
         waiting: 4,
         copied_bytes: 1024,
+        weight_memory: Some(WeightMemorySample { budget_bytes: 9000, used_bytes: 8000 }),
         gpus: vec![GpuSample {
             device: "cuda:0".to_owned(),
             uuid: "GPU-1".to_owned(),

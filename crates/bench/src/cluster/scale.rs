@@ -273,6 +273,7 @@ impl FakeNode {
                 process: None,
                 restarts: 0,
                 requests: 0,
+                weights: None,
             }],
             window: 4,
             run_time: Duration::from_millis(5),

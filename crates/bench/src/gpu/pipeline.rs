@@ -112,6 +112,7 @@ impl BenchPipeline {
                     cuda: options.cuda,
                     cores,
                     run_limits: RunLimits::default(),
+                    weight_limits: None,
                 },
                 control: ControlConfig {
                     repository: repository.to_path_buf(),

@@ -6,8 +6,20 @@ use std::time::Duration;
 
 use clap::Args;
 use tessera_command::{CudaArguments, parse_byte_size, parse_engine};
+use tessera_core::{Error, Result};
 use tessera_engine::{CudaOptions, EngineName};
-use tessera_server::{NodeConfig, RunLimits};
+use tessera_plan::residency::eviction::EvictionPolicy;
+use tessera_server::{NodeConfig, RunLimits, WeightLimits};
+
+fn parse_eviction(name: &str) -> Result<EvictionPolicy> {
+    match EvictionPolicy::from_name(name)? {
+        EvictionPolicy::Offline => Err(Error::usage(
+            "policy \"offline\" knows what comes, which only a simulation does; expected \
+             reload-cost or least-recently-used",
+        )),
+        policy => Ok(policy),
+    }
+}
 
 #[derive(Args)]
 pub(crate) struct NodeArguments {
@@ -27,6 +39,13 @@ pub(crate) struct NodeArguments {
     /// 2GB [default: half of what there is]
     #[arg(long, value_name = "SIZE", value_parser = parse_byte_size)]
     pub(crate) max_run_memory: Option<u64>,
+    /// Memory that the weights of units on the CPU may take, such as 2GB: what is asked for is
+    /// loaded, what is not leaves [default: as much as they need]
+    #[arg(long, visible_alias = "memory", value_name = "SIZE", value_parser = parse_byte_size)]
+    pub(crate) host_memory: Option<u64>,
+    /// Whose weights leave where there is no room: reload-cost or least-recently-used
+    #[arg(long, value_name = "POLICY", default_value = "reload-cost", value_parser = parse_eviction)]
+    pub(crate) eviction: EvictionPolicy,
     /// Seconds after which a run is ended, whoever waits for it [default: 100 times the longest so
     /// far, 10 to 600]
     #[arg(long, value_name = "SECONDS")]
@@ -42,6 +61,9 @@ impl NodeArguments {
             cuda: CudaOptions { cuda_graphs: !self.no_cuda_graphs, ..self.cuda.cuda_options() },
             cores: self.cores_to_use(),
             first_start: 1,
+            weight_limits: self
+                .host_memory
+                .map(|bytes| WeightLimits { bytes, eviction: self.eviction }),
             run_limits: RunLimits {
                 memory: self.max_run_memory,
                 time: self.max_run_time.map(|seconds| Duration::from_secs(seconds.get())),

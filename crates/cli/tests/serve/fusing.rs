@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tessera_core::{ContentHash, Device, Tensor};
-use tessera_deploy::{BatchingChoice, Isolation, Unit, UnitId, UnitSettings};
+use tessera_deploy::{BatchingChoice, Isolation, ResidencyChoice, Unit, UnitId, UnitSettings};
 use tessera_engine::{Engine, LoadOptions, OnnxRuntime, Rten, find_library};
 use tessera_graph::onnx::{self, ModelProto};
 use tessera_graph::{
@@ -35,6 +35,7 @@ fn unit(graph: BlockGraph) -> Unit {
             replicas: 1,
             node: None,
             device: Device::Cpu,
+            residency: ResidencyChoice::Auto,
             batching: BatchingChoice::Off,
         },
         takes_single_rows: false,

@@ -26,6 +26,7 @@ mod names;
 mod object_store;
 mod pages;
 mod repository;
+mod residency;
 mod runs;
 mod server;
 mod starting;

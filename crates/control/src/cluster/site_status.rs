@@ -46,6 +46,7 @@ pub(super) fn unit_status(
                 restarts: instance.restarts,
                 requests: instance.requests,
                 in_flight: 0,
+                weights: instance.weights.clone(),
             })
             .collect(),
     }

@@ -158,6 +158,7 @@ fn intent_schemas() -> Schemas {
             ),
         ),
         ("Isolation", one_of(&["thread", "process"])),
+        ("ResidencyChoice", residency_schema()),
         ("Device", device_schema()),
         ("Node", node_schema()),
         ("Batching", batching_schema()),
@@ -200,6 +201,7 @@ fn task_of(what: &str, path: Value) -> Value {
             ("input_node", pattern_schema(NODE_PATTERN)),
             ("batching", schema_reference("Batching")),
             ("max_rows", range_schema(&ROWS)),
+            ("residency", schema_reference("ResidencyChoice")),
         ],
     );
     let goal = ["thresholds", "accuracy", "least_accuracy"];
@@ -207,6 +209,17 @@ fn task_of(what: &str, path: Value) -> Value {
     let needed = goal.map(|name| (name.to_owned(), Value::from(others(name))));
     task["dependentRequired"] = Value::Object(needed.into_iter().collect());
     task
+}
+
+/// Where weights of an instance may be.
+const WEIGHT_PLACES: [&str; 6] = ["disk", "waiting", "loading", "memory", "leaving", "gpu"];
+
+fn residency_schema() -> Value {
+    with_description(
+        one_of(&["auto", "pinned", "on-demand"]),
+        "Where weights are while nobody uses them, where memory for them is bounded: in memory \
+         while there is room, in memory whatever others need, or on disk.",
+    )
 }
 
 fn threshold_choice_schema() -> Value {
@@ -350,6 +363,19 @@ fn unit_schemas() -> Schemas {
                     ("restarts", count_schema()),
                     ("requests", count_schema()),
                     ("in_flight", count_schema()),
+                    ("weights", schema_reference("WeightReport")),
+                ],
+            ),
+        ),
+        (
+            "WeightReport",
+            object_schema(
+                1,
+                [
+                    ("place", one_of(&WEIGHT_PLACES)),
+                    ("loads", with_description(count_schema(), "Where they come and go.")),
+                    ("evictions", count_schema()),
+                    ("load_ms", with_description(json!({"type": "number"}), "In the mean.")),
                 ],
             ),
         ),

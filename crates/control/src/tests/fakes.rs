@@ -225,6 +225,7 @@ impl Site for FakeSite {
                 restarts: 0,
                 requests: 3,
                 in_flight: 0,
+                weights: None,
             }],
         };
         deployment.units().iter().map(status).collect()

@@ -279,7 +279,9 @@ impl DispatcherState {
         let now = Instant::now();
         for timing in timings {
             if let Some(unit) = self.instances.unit_of(&timing.instance) {
-                waits.note_wait(unit, Duration::from_nanos(timing.waited), now);
+                // Weights are there for whoever comes next.
+                let waited = timing.waited.saturating_sub(timing.loading);
+                waits.note_wait(unit, Duration::from_nanos(waited), now);
             }
         }
         waits.forget_old(now);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::device_transfer::{bring_to_host, place_for_instance};
 use crate::entropy::entropy_by_row;
 use crate::memory::{HostMemory, SharedHostMemory, TensorMemory};
 use crate::permits::{CorePermit, CorePermits, PermitRevoker};
+use crate::residency::{UnitWeights, WeightHolder};
 use crate::run_watch::{RunTerminators, UnitRuns, WatchedRunGuard};
 use crate::unit_blocks::{UnitBlocks, input_shapes};
 use crate::worker::batch_item::ExecutedRequest;
@@ -44,38 +46,20 @@ struct RunBounds {
     permit: Option<PermitRevoker>,
 }
 
-/// Runs a unit on the CPU.
-pub(super) struct CpuExecutor {
+/// The sessions of a unit, which have its weights in memory.
+struct UnitSessions {
     blocks: Arc<UnitBlocks>,
-    permits: Arc<dyn CorePermits>,
-    memory: Arc<dyn TensorMemory>,
-    /// Its runs under way.
-    runs: UnitRuns,
+    /// The threads of the smallest and the largest permit, which are common.
+    common_sizes: Vec<NonZeroUsize>,
     /// Sessions that nobody runs at the moment, by number of threads.
-    free_sessions: Mutex<BTreeMap<NonZeroUsize, Vec<BlockSessions>>>,
+    free: Mutex<BTreeMap<NonZeroUsize, Vec<BlockSessions>>>,
+    /// Whether they were loaded before.
+    was_loaded: AtomicBool,
 }
 
-impl CpuExecutor {
-    /// Loads sessions for the smallest and the largest permit, which are common; others are loaded
-    /// when they come up.
-    pub(super) fn load_sessions(blocks: Arc<UnitBlocks>, resources: UnitResources) -> Result<Self> {
-        let UnitResources { permits, memory, run_watch, .. } = resources;
-        let memory: Arc<dyn TensorMemory> = match memory {
-            UnitMemory::InProcess(memory) => memory,
-            UnitMemory::Shared(endpoint) => Arc::new(SharedHostMemory::new(endpoint)),
-        };
-        let sizes = permits.permit_sizes();
-        let runs = UnitRuns::new(run_watch);
-        let executor = Self { blocks, permits, memory, runs, free_sessions: Mutex::default() };
-        for threads in [sizes.first(), sizes.last()].into_iter().flatten() {
-            let sessions = executor.take_sessions(*threads)?;
-            executor.give_sessions_back(*threads, sessions);
-        }
-        Ok(executor)
-    }
-
+impl UnitSessions {
     fn take_sessions(&self, threads: NonZeroUsize) -> Result<BlockSessions> {
-        match lock(&self.free_sessions).get_mut(&threads).and_then(Vec::pop) {
+        match lock(&self.free).get_mut(&threads).and_then(Vec::pop) {
             Some(free) => Ok(free),
             None => {
                 let sessions = self.blocks.load_sessions(threads)?;
@@ -86,7 +70,64 @@ impl CpuExecutor {
     }
 
     fn give_sessions_back(&self, threads: NonZeroUsize, sessions: BlockSessions) {
-        lock(&self.free_sessions).entry(threads).or_default().push(sessions);
+        lock(&self.free).entry(threads).or_default().push(sessions);
+    }
+}
+
+impl WeightHolder for UnitSessions {
+    /// Loads sessions for the common sizes of permits; others are loaded when they come up. What
+    /// comes back somebody waits for: then it is those that a run takes that is alone.
+    fn load_weights(&self) -> Result<()> {
+        let comes_back = self.was_loaded.swap(true, Ordering::Relaxed);
+        let first = if comes_back { self.common_sizes.len().saturating_sub(1) } else { 0 };
+        for threads in self.common_sizes.iter().skip(first) {
+            let sessions = self.take_sessions(*threads)?;
+            self.give_sessions_back(*threads, sessions);
+        }
+        Ok(())
+    }
+
+    fn unload_weights(&self) {
+        lock(&self.free).clear();
+        self.blocks.release_weights();
+    }
+}
+
+/// Runs a unit on the CPU.
+pub(super) struct CpuExecutor {
+    blocks: Arc<UnitBlocks>,
+    permits: Arc<dyn CorePermits>,
+    memory: Arc<dyn TensorMemory>,
+    /// Its runs under way.
+    runs: UnitRuns,
+    weights: Arc<UnitWeights<UnitSessions>>,
+}
+
+impl CpuExecutor {
+    /// Loads what runs need most often.
+    pub(super) fn load_sessions(blocks: Arc<UnitBlocks>, resources: UnitResources) -> Result<Self> {
+        let UnitResources { permits, memory, run_watch, weight_rooms, .. } = resources;
+        let memory: Arc<dyn TensorMemory> = match memory {
+            UnitMemory::InProcess(memory) => memory,
+            UnitMemory::Shared(endpoint) => Arc::new(SharedHostMemory::new(endpoint)),
+        };
+        let sizes = permits.permit_sizes();
+        let runs = UnitRuns::new(run_watch);
+        let sessions = UnitSessions {
+            blocks: Arc::clone(&blocks),
+            common_sizes: [sizes.first(), sizes.last()].into_iter().flatten().copied().collect(),
+            free: Mutex::default(),
+            was_loaded: AtomicBool::new(false),
+        };
+        let is_bounded = weight_rooms.is_some();
+        let weights = UnitWeights::new(sessions, weight_rooms.as_deref(), blocks.weight_parts());
+        if is_bounded {
+            // Nobody runs it yet: it may leave again at once.
+            drop(weights.take_lease(None)?);
+        } else {
+            weights.holder().load_weights()?;
+        }
+        Ok(Self { blocks, permits, memory, runs, weights })
     }
 
     /// Runs the unit on so many threads; outputs are in `memory` wherever that can be known before.
@@ -99,11 +140,11 @@ impl CpuExecutor {
     ) -> Result<Vec<Tensor>> {
         let RunBounds { threads, patience, permit } = bounds;
         let inputs = &bring_to_host(inputs)?[..];
-        let mut sessions = self.take_sessions(threads)?;
+        let mut sessions = self.weights.holder().take_sessions(threads)?;
         let watched = self.runs.begin_run(patience, Arc::clone(&sessions.terminators), permit);
         let result = self.run_sessions(&mut sessions.sessions, inputs, memory, wait, &watched);
         drop(watched);
-        self.give_sessions_back(threads, sessions);
+        self.weights.holder().give_sessions_back(threads, sessions);
         // What the engine allocated itself would be copied when it is sent, to one of few buffers
         // that whoever receives it may keep.
         result?.into_iter().map(|output| memory.adopt_tensor(output, wait)).collect()
@@ -178,8 +219,10 @@ impl Executor for CpuExecutor {
         NonZeroUsize::new(MOST_CONCURRENT_RUNS).map_or(cores, |most| cores.min(most))
     }
 
-    fn acquire_permit(&self, since: u64) -> Result<CorePermit> {
-        self.permits.acquire_permit(since)
+    /// Weights come before cores: nobody else's run waits for those of this one.
+    fn acquire_permit(&self, since: u64, deadline: Option<Deadline>) -> Result<CorePermit> {
+        let weights = self.weights.take_lease(deadline)?;
+        Ok(self.permits.acquire_permit(since)?.with_weights(weights))
     }
 
     fn run_batch<'a>(
@@ -188,6 +231,7 @@ impl Executor for CpuExecutor {
         permit: &mut CorePermit,
     ) -> Result<ExecutedBatch<'a>, BatchFailure> {
         let mut timing = run.begin_timing();
+        timing.loading = u64::try_from(permit.waited_for_weights().as_nanos()).unwrap_or(0);
         let results = super::catch_panic(|| {
             let begun = Deadline::now().nanoseconds();
             let inputs = self.join_inputs(run)?;
@@ -212,7 +256,8 @@ impl Executor for CpuExecutor {
 
     fn may_run_forever(&self) -> bool {
         let can_be_ended = |sessions: &BlockSessions| !sessions.terminators.is_empty();
-        let free = lock(&self.free_sessions);
+        let Ok(_lease) = self.weights.take_lease(None) else { return false };
+        let free = lock(&self.weights.holder().free);
         self.blocks.has_loops() && !free.values().flatten().all(can_be_ended)
     }
 
@@ -224,6 +269,7 @@ impl Executor for CpuExecutor {
         wait: Wait,
     ) -> Result<Vec<Tensor>> {
         let bounds = RunBounds { threads, patience: None, permit: None };
+        let _lease = self.weights.take_lease(None)?;
         self.run_into(inputs.to_vec(), memory, wait, bounds)
     }
 

@@ -18,6 +18,7 @@ use tessera_tensormq::{Deadline, Endpoint, Wait};
 use crate::batch::BatchPolicy;
 use crate::memory::HostMemory;
 use crate::permits::{CorePermit, CorePermits};
+use crate::residency::WeightRooms;
 use crate::run_memory::RunMemory;
 use crate::run_watch::{RunWatch, UnitRuns};
 use crate::unit_blocks::UnitBlocks;
@@ -36,8 +37,8 @@ pub(crate) trait Executor: Send + Sync {
     fn concurrent_runs(&self, cores: NonZeroUsize) -> NonZeroUsize;
 
     /// Waits for the right to run. `since` is when the oldest request was accepted, by the host's
-    /// clock: older ones come first.
-    fn acquire_permit(&self, since: u64) -> Result<CorePermit>;
+    /// clock: older ones come first. At `deadline` nobody waits for it any more.
+    fn acquire_permit(&self, since: u64, deadline: Option<Deadline>) -> Result<CorePermit>;
 
     /// Runs a batch.
     fn run_batch<'a>(
@@ -99,7 +100,7 @@ impl BatchRun<'_> {
     /// The timing of a batch that begins to run.
     fn begin_timing(&self) -> BatchTiming {
         let batch = self.rows.iter().sum();
-        BatchTiming { started: self.started, computed: 0, apart: 0, batch, rows: 0 }
+        BatchTiming { started: self.started, loading: 0, computed: 0, apart: 0, batch, rows: 0 }
     }
 }
 
@@ -141,12 +142,20 @@ pub struct UnitResources {
     pub run_memory: Arc<RunMemory>,
     /// Who ends runs whose time has passed.
     pub run_watch: Arc<RunWatch>,
+    /// Where there is room for weights in the host's memory; `None` where there is enough.
+    pub(crate) weight_rooms: Option<Arc<dyn WeightRooms>>,
 }
 
 impl UnitResources {
     /// Cores and memory, and nothing that bounds runs.
     pub fn new(permits: Arc<dyn CorePermits>, memory: UnitMemory) -> Self {
-        Self { permits, memory, run_memory: Arc::default(), run_watch: Arc::default() }
+        Self {
+            permits,
+            memory,
+            run_memory: Arc::default(),
+            run_watch: Arc::default(),
+            weight_rooms: None,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tessera_core::{Error, Result};
 use tessera_deploy::{Unit, UnitId};
 use tessera_engine::{CudaOptions, Engine, EngineName};
+use tessera_plan::residency::eviction::EvictionPolicy;
 use tessera_repository::Repository;
 use tessera_tensormq::{Address, ConnectionTraffic, Peers, RequestId, Transport};
 
@@ -29,6 +30,7 @@ use crate::memory::HostMemory;
 use crate::permits::MachineCorePermits;
 use crate::process_protocol::UnitProcessCommand;
 use crate::profiled_blocks::ProfiledBlocks;
+use crate::residency::{WeightManager, WeightStatus, WeightUse};
 use crate::run_memory::RunMemory;
 use crate::run_watch::RunWatch;
 use crate::worker::{Heartbeat, LocalWorkers};
@@ -56,6 +58,8 @@ pub struct NodeOptions {
     pub cuda: CudaOptions,
     /// What bounds runs.
     pub run_limits: RunLimits,
+    /// What bounds weights in the host's memory; `None` where there is enough for all.
+    pub weight_limits: Option<WeightLimits>,
     /// Where an instance's process writes its number, to be in a control group.
     pub instance_group: Option<PathBuf>,
     /// The number of its first start, part of instances' names: where others know those too, one
@@ -70,6 +74,15 @@ pub struct RunLimits {
     pub memory: Option<u64>,
     /// How long a run may take, whoever waits for it; `None`: as follows from the runs before it.
     pub time: Option<Duration>,
+}
+
+/// What bounds weights in a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightLimits {
+    /// Bytes that they may take, all together.
+    pub bytes: u64,
+    /// Whose leave where there is no room.
+    pub eviction: EvictionPolicy,
 }
 
 /// What happens to instances.
@@ -117,6 +130,8 @@ pub struct InstanceStatus {
     pub restarts: u64,
     /// What it is doing.
     pub heartbeat: Heartbeat,
+    /// Where its weights are, where they come and go.
+    pub weights: Option<WeightStatus>,
 }
 
 /// What is known of a unit since it was first loaded.
@@ -142,6 +157,8 @@ pub(crate) struct SupervisorInner {
     memory: Arc<HostMemory>,
     run_memory: Arc<RunMemory>,
     run_watch: Arc<RunWatch>,
+    /// Whose weights are in memory, where that is bounded.
+    weights: Option<Arc<WeightManager>>,
     cancelled: Arc<CancelledRequests>,
     local_workers: Arc<LocalWorkers>,
     peers: Arc<Peers>,
@@ -179,6 +196,9 @@ impl NodeSupervisor {
         let run_memory = options.run_limits.memory.map_or_else(RunMemory::default, RunMemory::new);
         let run_memory = Arc::new(run_memory);
         let run_watch = Arc::new(RunWatch::new(options.run_limits.time));
+        let weights = options
+            .weight_limits
+            .map(|WeightLimits { bytes, eviction }| Arc::new(WeightManager::new(bytes, eviction)));
         let inner = Arc::new(SupervisorInner {
             cores: MachineCorePermits::new(options.cores),
             starts: AtomicU64::new(options.first_start),
@@ -188,6 +208,7 @@ impl NodeSupervisor {
             memory: Arc::default(),
             run_memory,
             run_watch,
+            weights,
             cancelled: Arc::default(),
             peers,
             slots: Mutex::default(),
@@ -242,6 +263,9 @@ impl NodeSupervisor {
                 if let Some(slot) = slots.get_mut(&key) {
                     // One that was stopped or has failed stays as it is: nobody asked for it here.
                     slot.unit = Arc::clone(unit);
+                    if let Some(weights) = &self.0.weights {
+                        weights.set_choice(&slot.name(&key), unit.settings.residency);
+                    }
                     continue;
                 }
                 slots.insert(key.clone(), InstanceSlot::new(Arc::clone(unit)));
@@ -408,10 +432,14 @@ impl NodeSupervisor {
 
     /// Every instance there is.
     pub fn instance_statuses(&self) -> Vec<InstanceStatus> {
+        let weights = self.weight_use().map(|used| used.instances).unwrap_or_default();
+        let mut weights: HashMap<String, WeightStatus> =
+            weights.into_iter().map(|status| (status.instance.clone(), status)).collect();
         let slots = lock(&self.0.slots);
         slots
             .iter()
             .map(|(key, slot)| InstanceStatus {
+                weights: weights.remove(&slot.name(key)),
                 unit: key.0.clone(),
                 instance: slot.name(key),
                 state: slot.state.clone(),
@@ -427,6 +455,11 @@ impl NodeSupervisor {
                 },
             })
             .collect()
+    }
+
+    /// What weights take of the host's memory, where that is bounded.
+    pub fn weight_use(&self) -> Option<WeightUse> {
+        self.0.weights.as_ref().map(|weights| weights.current_use())
     }
 
     /// Finds out how long a unit would take here. Its blocks have to be there, their weights not.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, SendError};
 use std::time::Instant;
 
-use tessera_core::{Error, Result};
+use tessera_core::{Device, Error, Result};
 use tessera_deploy::{Isolation, Unit, UnitId};
 use tessera_engine::LoadOptions;
 use tessera_tensormq::Address;
@@ -15,12 +15,13 @@ use super::ending::stop_instance;
 use super::{NodeEvent, SupervisorInner, UnitFacts};
 use crate::calibration::{Calibration, calibrate_unit, warm_up_known_unit};
 use crate::executor::{UnitMemory, UnitResources};
-use crate::instance::{ReadyInstance, RunningInstance, UnitProcess};
+use crate::instance::{PendingRoom, ReadyInstance, RunningInstance, UnitProcess};
 use crate::instance_slot::{InstanceState, instance_name};
 use crate::kept_places::InstancePlace;
 use crate::process_network::{ProcessCredentials, ProcessNetwork};
 use crate::process_protocol::{Loss, StartUnit, UnitProcessCommand};
 use crate::program_source::ProgramSource;
+use crate::residency::{InstanceWeightRooms, WeightRooms};
 use crate::start_progress::start_timeout;
 use crate::substitute_weights::SubstituteWeights;
 use crate::unit::LoadedUnit;
@@ -126,12 +127,14 @@ impl SupervisorInner {
         unit: &Unit,
         source: &dyn ProgramSource,
         cache: Option<PathBuf>,
+        weight_rooms: Option<Arc<dyn WeightRooms>>,
     ) -> Result<LoadedUnit> {
         let resources = UnitResources {
             permits: Arc::new(self.cores.clone()),
             memory: UnitMemory::InProcess(Arc::clone(&self.memory)),
             run_memory: Arc::clone(&self.run_memory),
             run_watch: Arc::clone(&self.run_watch),
+            weight_rooms,
         };
         let options = LoadOptions { cache, cuda: self.options.cuda, ..LoadOptions::default() };
         LoadedUnit::load_blocks(Arc::clone(&self.engine), source, unit, resources, options)
@@ -149,7 +152,7 @@ impl SupervisorInner {
     /// Finds out how long a unit takes here, without its weights: others stand for them.
     pub(super) fn profile_unit(&self, unit: &Unit) -> Result<Calibration> {
         // Nothing of it is kept: it is not the block that it looks like.
-        let loaded = self.load_unit(unit, &SubstituteWeights(&self.repository), None)?;
+        let loaded = self.load_unit(unit, &SubstituteWeights(&self.repository), None, None)?;
         let calibration = calibrate_unit(unit, &loaded);
         if calibration.time.is_zero() {
             return Err(Error::engine("it could not be run on inputs that were made up"));
@@ -159,7 +162,12 @@ impl SupervisorInner {
     }
 
     fn load_threads(&self, unit: &Unit, name: &str) -> Result<(RunningInstance, Address)> {
-        let loaded = self.load_unit(unit, &self.repository, self.options.cache.clone())?;
+        let rooms = self.weights.clone().map(|manager| {
+            let (instance, choice) = (name.to_owned(), unit.settings.residency);
+            Arc::new(InstanceWeightRooms { manager, instance, choice }) as Arc<dyn WeightRooms>
+        });
+        let cache = self.options.cache.clone();
+        let loaded = self.load_unit(unit, &self.repository, cache, rooms)?;
         let facts = self.facts_of(&unit.id).unwrap_or_else(|| UnitFacts {
             calibration: self.known_calibration(unit, &loaded),
             weight_bytes: loaded.weight_bytes(),
@@ -189,6 +197,9 @@ impl SupervisorInner {
         name: &str,
     ) -> Result<(RunningInstance, Address)> {
         let known = self.facts_of(&unit.id);
+        let weight_bytes = self.unit_weight_bytes(unit)?;
+        let is_on_host = unit.settings.device == Device::Cpu;
+        let bounded = self.weights.as_ref().filter(|_| is_on_host);
         let start = StartUnit {
             name: name.to_owned(),
             unit: unit.clone(),
@@ -202,6 +213,7 @@ impl SupervisorInner {
             transport: self.peers.transport(),
             network: ProcessNetwork::of_peers(&self.peers, name),
             run_limits: self.options.run_limits,
+            asks_for_room: bounded.is_some(),
             instance_group: self.options.instance_group.clone(),
         };
         let (node, place) = (Arc::downgrade(self), key.clone());
@@ -218,13 +230,22 @@ impl SupervisorInner {
         };
         let (program, cores) = (&self.options.program, self.cores.clone());
         let cache = self.options.cache.clone();
-        let weight_bytes = self.unit_weight_bytes(unit)?;
+        let room =
+            bounded.map(|weights| PendingRoom::wait_for_room(weights, name, unit, weight_bytes));
+        let room = room.transpose()?;
         let on_end = move |process| {
             tessera_engine::remove_folders_of(process, cache.as_deref());
             on_end();
         };
-        let (process, ready) =
-            UnitProcess::spawn_and_wait(program, start, weight_bytes, cores, on_loss, on_end)?;
+        let (process, ready) = UnitProcess::spawn_and_wait(
+            program,
+            start,
+            weight_bytes,
+            cores,
+            room,
+            on_loss,
+            on_end,
+        )?;
         let ReadyInstance { address, weight_bytes, is_fused, calibration, takes_turns } = ready;
         if takes_turns && !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(

@@ -81,6 +81,9 @@ impl SupervisorInner {
     /// Looks at every instance: pings processes, ends those that hang, starts again what is due.
     pub(super) fn watch_instances(self: &Arc<Self>) {
         self.run_watch.end_overdue_runs();
+        if let Some(weights) = &self.weights {
+            weights.release_unused();
+        }
         let mut hanging = Vec::new();
         {
             let slots = lock(&self.slots);

@@ -55,6 +55,8 @@ pub(crate) struct ExecutedRequest {
 #[derive(Clone, Copy)]
 pub(crate) struct BatchTiming {
     pub(crate) started: u64,
+    /// How long it waited for weights before.
+    pub(crate) loading: u64,
     pub(crate) computed: u64,
     /// What of the time that passed here was not the worker's own: the engine's, and waiting for a
     /// device.

@@ -131,6 +131,7 @@ impl WorkerContext {
             instance: String::new(),
             started: time.started.saturating_sub(message.accepted()),
             waited: time.started.saturating_sub(message.made()),
+            loading: time.loading,
             computed: time.computed,
             overhead: here.saturating_sub(time.apart),
             batch: time.batch as u64,

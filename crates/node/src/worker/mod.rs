@@ -248,7 +248,11 @@ impl WorkerInner {
                 true
             }
             Err(error) => {
-                self.context.fail_batch(batch, &error);
+                if error.kind() == ErrorKind::Corrupt {
+                    self.stop_for_damage(&error);
+                } else {
+                    self.context.fail_batch(batch, &error);
+                }
                 !self.is_stopping.load(Ordering::Acquire)
             }
         }
@@ -258,7 +262,10 @@ impl WorkerInner {
     fn acquire_permit(&self, batch: &[BatchItem]) -> Result<CorePermit> {
         let turn = |item: &BatchItem| item.message.accepted().saturating_add(item.route.turn());
         let since = batch.iter().map(turn).min().unwrap_or(0);
-        self.unit.executor().acquire_permit(since)
+        let deadlines = batch.iter().map(|item| item.message.deadline());
+        // Where one has none there is somebody who waits.
+        let deadline = deadlines.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
+        self.unit.executor().acquire_permit(since, deadline)
     }
 
     /// Runs a batch and hands each of its requests on.
@@ -304,6 +311,13 @@ impl WorkerInner {
         }
     }
 
+    /// Its weights are not what they were. Nothing is answered: requests go to whoever comes after
+    /// it.
+    fn stop_for_damage(&self, error: &Error) {
+        tracing::error!(instance = self.context.name, %error, "its weights are not whole");
+        self.request_stop();
+    }
+
     /// Notes how uncertain a request was, for whoever chooses thresholds.
     fn count_entropy(&self, entropy: &Option<RequestEntropy>) {
         if let Some(Ok(entropy)) = entropy {
@@ -316,9 +330,7 @@ impl WorkerInner {
     fn handle_failed_batch(&self, batch: Vec<BatchItem>, failure: BatchFailure, started: u64) {
         let BatchFailure { error, sent_early } = failure;
         if error.kind() == ErrorKind::Corrupt {
-            tracing::error!(instance = self.context.name, %error, "its weights are not whole");
-            // Nothing is answered: requests go to whoever comes after it.
-            return self.request_stop();
+            return self.stop_for_damage(&error);
         }
         if let Some(sent) = sent_early {
             let unsent = batch.into_iter().zip(sent).filter(|(_, is_sent)| !is_sent);

@@ -53,6 +53,7 @@ fn start_workload(folder: &Path) -> Arc<NodeWorkload> {
             cuda: CudaOptions::default(),
             cores: NonZeroUsize::MIN,
             run_limits: RunLimits::default(),
+            weight_limits: None,
             first_start: 1,
         },
         repository: repository.clone(),

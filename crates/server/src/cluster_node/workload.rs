@@ -11,7 +11,7 @@ use std::time::Duration;
 use tessera_cluster::{
     NodeAssignment, PeerAddresses, TaskTraffic, TaskWay, UnitInstances, UnitReport, UnitState,
 };
-use tessera_core::{Result, lock};
+use tessera_core::{Device, Result, lock};
 use tessera_deploy::{EntropyCounts, TaskRoute, Unit, UnitId};
 use tessera_dispatch::{Dispatcher, RouteChange, TaskEntry, UnitEntry};
 use tessera_node::{InstanceState, InstanceStatus, NodeEvent};
@@ -419,7 +419,9 @@ impl NodeWorkload {
             UnitReport {
                 unit: id.clone(),
                 state: assigned.state.clone(),
-                instances: own.map(|status| self.instance_detail(status)).collect(),
+                instances: own
+                    .map(|status| self.instance_detail(status, assigned.unit.settings.device))
+                    .collect(),
                 window: instance_window(&assigned.unit, calibration.as_ref(), self.cores),
                 run_time: calibration.as_ref().map_or(Duration::ZERO, |known| known.time),
                 recent_time: self.recent_times.time_of(id),
@@ -433,7 +435,11 @@ impl NodeWorkload {
         state.units.iter().map(report).collect()
     }
 
-    fn instance_detail(&self, status: &InstanceStatus) -> tessera_cluster::InstanceDetail {
+    fn instance_detail(
+        &self,
+        status: &InstanceStatus,
+        device: Device,
+    ) -> tessera_cluster::InstanceDetail {
         let (state, reason) = crate::standalone::describe_state(&status.state);
         let is_up = status.state == InstanceState::Up;
         let address = self.node.supervisor.instance_address(&status.instance);
@@ -447,6 +453,7 @@ impl NodeWorkload {
             process: status.process,
             restarts: status.restarts,
             requests: status.heartbeat.done,
+            weights: crate::standalone::weight_report(status, device),
         }
     }
 

@@ -9,7 +9,7 @@ mod task_descriptions;
 
 pub use local_site::LocalSite;
 pub use managed_site::{ManagedSite, ManagedSiteConfig};
-pub(crate) use site_status::describe_state;
+pub(crate) use site_status::{describe_state, weight_report};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

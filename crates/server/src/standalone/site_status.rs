@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tessera_cluster::WeightReport;
 use tessera_control::{ExitStatus, InstanceReport, TaskStatus, UnitStatus};
+use tessera_core::Device;
 use tessera_deploy::{Unit, UnitId};
 use tessera_dispatch::TaskAvailability;
 use tessera_node::{InstanceState, InstanceStatus};
@@ -40,6 +42,7 @@ impl LocalSite {
                         requests: status.heartbeat.done,
                         in_flight: self.dispatch.dispatcher.instance_in_flight(&status.instance)
                             as u64,
+                        weights: weight_report(status, unit.settings.device),
                     }
                 });
                 UnitStatus {
@@ -88,6 +91,23 @@ impl LocalSite {
             })
             .collect()
     }
+}
+
+/// Where the weights of an instance are; `None` where it has none.
+pub(crate) fn weight_report(status: &InstanceStatus, device: Device) -> Option<WeightReport> {
+    let Some(known) = &status.weights else {
+        let place = if device == Device::Cpu { "memory" } else { "gpu" };
+        let report =
+            WeightReport { place: place.to_owned(), loads: None, evictions: None, load_ms: None };
+        return (status.state == InstanceState::Up).then_some(report);
+    };
+    Some(WeightReport {
+        place: known.place.name().to_owned(),
+        loads: Some(known.loads),
+        evictions: Some(known.evictions),
+        load_ms: (known.loads > 0)
+            .then(|| known.load_time.as_secs_f64() * 1e3 / known.loads as f64),
+    })
 }
 
 /// A state in a word, and why where it needs one.

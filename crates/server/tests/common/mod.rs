@@ -31,6 +31,7 @@ pub(crate) fn empty_server(repository: &Path) -> StandaloneConfig {
                 cuda: CudaOptions::default(),
                 cores: NonZeroUsize::MIN,
                 run_limits: RunLimits::default(),
+                weight_limits: None,
             },
             control: ControlConfig {
                 repository: repository.to_path_buf(),

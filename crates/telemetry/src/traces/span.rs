@@ -83,6 +83,7 @@ impl TracedRequest {
                     string_attribute("tessera.unit", unit),
                     string_attribute("tessera.instance", &hop.instance),
                     integer_attribute("tessera.waited_us", hop.waited / 1000),
+                    integer_attribute("tessera.loading_us", hop.loading / 1000),
                     integer_attribute("tessera.computed_us", hop.computed / 1000),
                     integer_attribute("tessera.overhead_us", hop.overhead / 1000),
                     integer_attribute("tessera.batch", hop.batch),

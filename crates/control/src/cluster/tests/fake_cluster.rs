@@ -339,6 +339,7 @@ impl FakeNode {
             process: None,
             restarts: 0,
             requests: 0,
+            weights: None,
         };
         UnitReport {
             unit: unit.id.clone(),

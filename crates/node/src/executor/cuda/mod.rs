@@ -280,7 +280,7 @@ impl Executor for CudaExecutor {
 
     /// Waits until the GPU has room for another run. Asking the node for cores takes as long as a
     /// launch, which needs one for no longer than that: so nobody is asked.
-    fn acquire_permit(&self, _: u64) -> Result<CorePermit> {
+    fn acquire_permit(&self, _: u64, _: Option<Deadline>) -> Result<CorePermit> {
         self.queue.wait_for_room()?;
         Ok(CorePermit::not_needed())
     }

@@ -18,12 +18,15 @@ pub struct RequestRates {
 impl RequestRates {
     /// Nothing counted yet.
     pub fn new(instances: usize) -> Self {
-        let growth = (2f64.ln() / (HALF_LIFE_REQUESTS * instances.max(1) as f64)).exp();
-        Self { counts: vec![0.0; instances], next: 1.0, growth }
+        Self { counts: vec![0.0; instances], next: 1.0, growth: growth_among(instances) }
     }
 
-    /// Counts a request.
+    /// Counts a request; also for an instance that is new.
     pub fn count_request(&mut self, instance: usize) {
+        if instance >= self.counts.len() {
+            self.counts.resize(instance + 1, 0.0);
+            self.growth = growth_among(self.counts.len());
+        }
         if let Some(count) = self.counts.get_mut(instance) {
             *count += self.next;
         }
@@ -34,8 +37,19 @@ impl RequestRates {
         }
     }
 
+    /// Forgets what was counted for an instance: it is another one from now on.
+    pub fn forget_instance(&mut self, instance: usize) {
+        if let Some(count) = self.counts.get_mut(instance) {
+            *count = 0.0;
+        }
+    }
+
     /// How often an instance is asked for, to compare with the others'.
     pub fn rate_of(&self, instance: usize) -> f64 {
         self.counts.get(instance).map_or(0.0, |count| count / self.next)
     }
+}
+
+fn growth_among(instances: usize) -> f64 {
+    (2f64.ln() / (HALF_LIFE_REQUESTS * instances.max(1) as f64)).exp()
 }

@@ -1,0 +1,388 @@
+//! Whose weights are in memory, who waits for room, and who has to leave: decisions alone, made
+//! without waiting.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tessera_core::{ContentHash, Result};
+use tessera_deploy::ResidencyChoice;
+use tessera_plan::residency::eviction::{EvictionPolicy, RequestRates, ResidentInstance};
+
+use super::status::WeightStatus;
+use super::{WeightPart, WeightPlace};
+
+/// How long weights stay that are wanted on demand, and not used.
+const ON_DEMAND_STAY: Duration = Duration::from_secs(5);
+/// After so long weights that are to leave are not waited for: a run that uses them may never end.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
+/// After so long others load beside one that does: it may hang.
+const LOADING_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Has an instance let go of its weights as soon as no run uses them.
+pub(super) type LeaveCall = Arc<dyn Fn() + Send + Sync>;
+/// Called when there is room, or with why there is none.
+pub(super) type RoomCall = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// What is to be done once the ledger is free for others.
+pub(super) enum Decision {
+    /// This instance may load.
+    GiveRoom(RoomCall),
+    /// This one has to leave.
+    Leave(LeaveCall),
+}
+
+/// An instance that is entered.
+pub(super) struct NewHolder {
+    pub(super) name: String,
+    pub(super) parts: Vec<WeightPart>,
+    pub(super) choice: ResidencyChoice,
+    pub(super) leave: LeaveCall,
+}
+
+struct Holder {
+    name: String,
+    parts: Vec<WeightPart>,
+    choice: ResidencyChoice,
+    leave: LeaveCall,
+    place: WeightPlace,
+    place_since: Duration,
+    last_used: Duration,
+    reload: Duration,
+    status: WeightStatus,
+}
+
+/// Room that somebody waits for; whose deadline is first comes first.
+type QueuePlace = (u64, u64);
+
+/// The books of one memory.
+pub(super) struct ResidencyLedger {
+    /// The time, as [`ResidencyLedger::set_time`] was told.
+    now: Duration,
+    budget: u64,
+    policy: EvictionPolicy,
+    /// By number; the places of those that are gone are used again.
+    holders: Vec<Option<Holder>>,
+    rates: RequestRates,
+    /// What is in memory, or will be in a moment, and how many hold it.
+    parts: HashMap<ContentHash, (u64, usize)>,
+    used: u64,
+    waiting: BTreeMap<QueuePlace, (usize, RoomCall)>,
+    next_ticket: u64,
+}
+
+impl ResidencyLedger {
+    pub(super) fn new(budget: u64, policy: EvictionPolicy) -> Self {
+        Self {
+            now: Duration::ZERO,
+            budget,
+            policy,
+            holders: Vec::new(),
+            rates: RequestRates::new(0),
+            parts: HashMap::new(),
+            used: 0,
+            waiting: BTreeMap::new(),
+            next_ticket: 0,
+        }
+    }
+
+    /// It is so long after it was made.
+    pub(super) fn set_time(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    pub(super) fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// Bytes that are in memory, or will be in a moment.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Enters an instance whose weights are on disk; returns its number.
+    pub(super) fn add_holder(&mut self, new: NewHolder) -> usize {
+        let NewHolder { name, parts, choice, leave } = new;
+        let status = WeightStatus {
+            instance: name.clone(),
+            choice,
+            bytes: parts.iter().map(|part| part.bytes).sum(),
+            ..WeightStatus::default()
+        };
+        let holder = Holder {
+            name,
+            parts,
+            choice,
+            leave,
+            place: WeightPlace::Disk,
+            place_since: Duration::ZERO,
+            last_used: Duration::ZERO,
+            reload: Duration::ZERO,
+            status,
+        };
+        let free = self.holders.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.holders.len());
+        if free.is_none() {
+            self.holders.push(None);
+        }
+        self.rates.forget_instance(number);
+        self.holders[number] = Some(holder);
+        number
+    }
+
+    /// Takes an instance out, wherever its weights are.
+    pub(super) fn remove_holder(&mut self, number: usize) -> Vec<Decision> {
+        self.withdraw_wish(number);
+        self.give_parts_back(number);
+        if let Some(place) = self.holders.get_mut(number) {
+            *place = None;
+        }
+        self.decide()
+    }
+
+    /// Where an instance wants its weights to be from now on.
+    pub(super) fn set_choice(&mut self, name: &str, choice: ResidencyChoice) -> Vec<Decision> {
+        for holder in self.holders.iter_mut().flatten().filter(|holder| holder.name == name) {
+            holder.choice = choice;
+            holder.status.choice = choice;
+        }
+        self.decide()
+    }
+
+    /// An instance uses its weights, or wants to.
+    pub(super) fn note_use(&mut self, number: usize) {
+        self.rates.count_request(number);
+        let now = self.now;
+        if let Some(holder) = self.holder_mut(number) {
+            holder.last_used = now;
+            holder.status.uses += 1;
+        }
+    }
+
+    /// An instance whose weights are on disk wants room for them by a deadline.
+    pub(super) fn wish_room(
+        &mut self,
+        number: usize,
+        deadline: u64,
+        give: RoomCall,
+    ) -> Vec<Decision> {
+        let Some(holder) = self.holder_mut(number) else { return Vec::new() };
+        holder.place = WeightPlace::Waiting;
+        self.next_ticket += 1;
+        self.waiting.insert((deadline, self.next_ticket), (number, give));
+        self.decide()
+    }
+
+    /// An instance wants no room any more; what it got by now it gives back.
+    pub(super) fn cancel_wish(&mut self, number: usize) -> Vec<Decision> {
+        self.withdraw_wish(number);
+        self.note_left(number)
+    }
+
+    fn withdraw_wish(&mut self, number: usize) {
+        self.waiting.retain(|_, (who, _)| *who != number);
+    }
+
+    /// An instance that got room has loaded its weights.
+    pub(super) fn note_loaded(&mut self, number: usize, took: Duration) -> Vec<Decision> {
+        let now = self.now;
+        if let Some(holder) = self.holder_mut(number)
+            && holder.place == WeightPlace::Loading
+        {
+            (holder.place, holder.place_since) = (WeightPlace::Memory, now);
+            holder.last_used = now;
+            holder.reload = took;
+            holder.status.loads += 1;
+            holder.status.load_time += took;
+            holder.status.loaded_bytes += holder.status.bytes;
+        }
+        self.decide()
+    }
+
+    /// An instance has let go of its weights, or could not load them.
+    pub(super) fn note_left(&mut self, number: usize) -> Vec<Decision> {
+        self.give_parts_back(number);
+        if let Some(holder) = self.holder_mut(number) {
+            if holder.place == WeightPlace::Leaving {
+                holder.status.evictions += 1;
+            }
+            holder.place = WeightPlace::Disk;
+        }
+        self.decide()
+    }
+
+    /// Has those leave that are wanted on demand, and were not used for a while; to be called now
+    /// and then.
+    pub(super) fn release_unused(&mut self) -> Vec<Decision> {
+        let unused = (0..self.holders.len()).filter(|&number| {
+            self.holders[number].as_ref().is_some_and(|holder| {
+                holder.choice == ResidencyChoice::OnDemand
+                    && holder.place == WeightPlace::Memory
+                    && self.now.saturating_sub(holder.last_used) >= ON_DEMAND_STAY
+            })
+        });
+        let unused: Vec<usize> = unused.collect();
+        let mut decisions = self.have_leave(&unused);
+        decisions.extend(self.decide());
+        decisions
+    }
+
+    fn have_leave(&mut self, numbers: &[usize]) -> Vec<Decision> {
+        let now = self.now;
+        let mut decisions = Vec::with_capacity(numbers.len());
+        for &number in numbers {
+            if let Some(holder) = self.holder_mut(number) {
+                (holder.place, holder.place_since) = (WeightPlace::Leaving, now);
+                decisions.push(Decision::Leave(Arc::clone(&holder.leave)));
+            }
+        }
+        decisions
+    }
+
+    /// What is known of everyone.
+    pub(super) fn statuses(&self) -> Vec<WeightStatus> {
+        let all = self.holders.iter().flatten();
+        all.map(|holder| WeightStatus { place: holder.place, ..holder.status.clone() }).collect()
+    }
+
+    /// Gives room to those whose turn it is, one load at a time, and has others leave for them.
+    fn decide(&mut self) -> Vec<Decision> {
+        let mut decisions = Vec::new();
+        while !self.is_somebody_loading()
+            && let Some((&first, &(number, _))) = self.waiting.first_key_value()
+        {
+            let excess = (self.used + self.missing_bytes(number)).saturating_sub(self.budget);
+            if excess > 0 {
+                let leaving = self.bytes_of_leaving();
+                if leaving >= excess {
+                    break;
+                }
+                let victims = self.choose_victims(excess - leaving);
+                decisions.extend(self.have_leave(&victims));
+                if !victims.is_empty() || leaving > 0 {
+                    break;
+                }
+                // All others have left that may: what is larger than the budget has it alone.
+            }
+            let Some((number, give)) = self.waiting.remove(&first) else { break };
+            self.take_parts(number);
+            let now = self.now;
+            if let Some(holder) = self.holder_mut(number) {
+                (holder.place, holder.place_since) = (WeightPlace::Loading, now);
+            }
+            decisions.push(Decision::GiveRoom(give));
+        }
+        decisions
+    }
+
+    /// Who leaves, so that so many bytes become free, or as many as can.
+    fn choose_victims(&self, bytes: u64) -> Vec<usize> {
+        let in_memory = |choice: Option<ResidencyChoice>| {
+            let all = self.holders.iter().enumerate();
+            let mine = all.filter_map(|(number, holder)| Some((number, holder.as_ref()?)));
+            let may_leave = mine.filter(move |(_, holder)| {
+                let is_wanted = choice.is_none_or(|choice| holder.choice == choice);
+                holder.place == WeightPlace::Memory
+                    && holder.choice != ResidencyChoice::Pinned
+                    && is_wanted
+            });
+            may_leave.map(|(number, _)| number).collect::<Vec<usize>>()
+        };
+        let on_demand = in_memory(Some(ResidencyChoice::OnDemand));
+        let everyone = in_memory(None);
+        for candidates in [on_demand, everyone.clone()] {
+            let resident: Vec<ResidentInstance> =
+                candidates.iter().filter_map(|&number| self.resident_instance(number)).collect();
+            if let Some(chosen) = self.policy.choose_victims(&resident, bytes as f64) {
+                return chosen.into_iter().map(|one| candidates[one]).collect();
+            }
+        }
+        // What they share is free when the last of them has left.
+        everyone
+    }
+
+    fn resident_instance(&self, number: usize) -> Option<ResidentInstance> {
+        let holder = self.holders.get(number)?.as_ref()?;
+        Some(ResidentInstance {
+            bytes: self.own_bytes(holder) as f64,
+            reload_ms: holder.reload.as_secs_f64() * 1e3,
+            rate: self.rates.rate_of(number),
+            last_used_ms: holder.last_used.as_secs_f64() * 1e3,
+            pinned: false,
+        })
+    }
+
+    /// Bytes that are free when this one has left: those that nobody else holds.
+    fn own_bytes(&self, holder: &Holder) -> u64 {
+        let own = holder.parts.iter().filter_map(|part| self.parts.get(&part.hash));
+        own.filter(|(_, holders)| *holders == 1).map(|(bytes, _)| bytes).sum()
+    }
+
+    fn bytes_of_leaving(&self) -> u64 {
+        let leaving = self.holders.iter().flatten();
+        let leaving = leaving.filter(|holder| {
+            let since = self.now.saturating_sub(holder.place_since);
+            holder.place == WeightPlace::Leaving && since < LEAVING_PATIENCE
+        });
+        // What several of them share counts once all of them leave.
+        let mut leaves: HashMap<ContentHash, usize> = HashMap::new();
+        for part in leaving.flat_map(|holder| &holder.parts) {
+            *leaves.entry(part.hash).or_default() += 1;
+        }
+        let freed = leaves.iter().filter_map(|(hash, leaving)| {
+            let (bytes, holders) = self.parts.get(hash)?;
+            (holders <= leaving).then_some(*bytes)
+        });
+        freed.sum()
+    }
+
+    /// Bytes of an instance's weights that nobody has in memory.
+    fn missing_bytes(&self, number: usize) -> u64 {
+        let parts = self.holders.get(number).and_then(Option::as_ref).map(|holder| &holder.parts);
+        let missing = parts.into_iter().flatten();
+        missing.filter(|part| !self.parts.contains_key(&part.hash)).map(|part| part.bytes).sum()
+    }
+
+    fn take_parts(&mut self, number: usize) {
+        let Some(Some(holder)) = self.holders.get(number) else { return };
+        for part in &holder.parts {
+            let (_, holders) = self.parts.entry(part.hash).or_insert_with(|| {
+                self.used += part.bytes;
+                (part.bytes, 0)
+            });
+            *holders += 1;
+        }
+    }
+
+    /// Takes what an instance has, or is about to have, off the books.
+    fn give_parts_back(&mut self, number: usize) {
+        let Some(Some(holder)) = self.holders.get(number) else { return };
+        if !holder.place.takes_memory() {
+            return;
+        }
+        for part in &holder.parts {
+            let Some((bytes, holders)) = self.parts.get_mut(&part.hash) else { continue };
+            *holders -= 1;
+            if *holders == 0 {
+                self.used -= *bytes;
+                self.parts.remove(&part.hash);
+            }
+        }
+    }
+
+    /// Whether somebody loads whose load is still worth waiting for.
+    fn is_somebody_loading(&self) -> bool {
+        self.holders.iter().flatten().any(|holder| {
+            let since = self.now.saturating_sub(holder.place_since);
+            holder.place == WeightPlace::Loading && since < LOADING_PATIENCE
+        })
+    }
+
+    fn holder_mut(&mut self, number: usize) -> Option<&mut Holder> {
+        self.holders.get_mut(number)?.as_mut()
+    }
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

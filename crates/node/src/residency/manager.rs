@@ -1,0 +1,162 @@
+//! The books of a node's memory for weights, and how instances on threads of this process use them.
+
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::time::{Duration, Instant};
+
+use tessera_core::{Error, Result, lock};
+use tessera_deploy::ResidencyChoice;
+use tessera_plan::residency::eviction::EvictionPolicy;
+use tessera_tensormq::Deadline;
+
+use super::WeightPart;
+use super::ledger::{Decision, LeaveCall, NewHolder, ResidencyLedger, RoomCall};
+use super::status::WeightUse;
+
+/// Where instances get room for weights.
+pub(crate) trait WeightRooms: Send + Sync {
+    /// Room for weights that are on disk. `leave` has them leave it; it must not wait for long.
+    fn open_room(&self, parts: Vec<WeightPart>, leave: LeaveCall) -> Box<dyn WeightRoom>;
+}
+
+/// Room for the weights of one instance, given back when dropped.
+pub(crate) trait WeightRoom: Send + Sync {
+    /// They are used, or are to be.
+    fn note_use(&self);
+
+    /// Waits until there is room to load them.
+    fn wait_for_room(&self, deadline: Option<Deadline>) -> Result<()>;
+
+    /// They were loaded, and it took so long.
+    fn note_loaded(&self, took: Duration);
+
+    /// They are gone.
+    fn note_left(&self);
+}
+
+/// Gives out the memory that weights may take.
+pub(crate) struct WeightManager {
+    ledger: Mutex<ResidencyLedger>,
+    made: Instant,
+}
+
+impl WeightManager {
+    /// So many bytes to give out.
+    pub(crate) fn new(budget: u64, policy: EvictionPolicy) -> Self {
+        Self { ledger: Mutex::new(ResidencyLedger::new(budget, policy)), made: Instant::now() }
+    }
+
+    /// What there is, and who has it.
+    pub(crate) fn current_use(&self) -> WeightUse {
+        let ledger = lock(&self.ledger);
+        WeightUse { budget: ledger.budget(), used: ledger.used(), instances: ledger.statuses() }
+    }
+
+    /// Where the weights of an instance are to be from now on.
+    pub(crate) fn set_choice(&self, instance: &str, choice: ResidencyChoice) {
+        self.change(|ledger| ledger.set_choice(instance, choice));
+    }
+
+    /// Has weights leave that were not used for a while, where that is wanted.
+    pub(crate) fn release_unused(&self) {
+        self.change(ResidencyLedger::release_unused);
+    }
+
+    /// Changes the books, and carries out what follows.
+    fn change(&self, change: impl FnOnce(&mut ResidencyLedger) -> Vec<Decision>) {
+        let decisions = change(&mut self.lock_ledger());
+        for decision in decisions {
+            match decision {
+                Decision::GiveRoom(give) => give(Ok(())),
+                Decision::Leave(leave) => leave(),
+            }
+        }
+    }
+}
+
+impl WeightManager {
+    fn lock_ledger(&self) -> MutexGuard<'_, ResidencyLedger> {
+        let mut ledger = lock(&self.ledger);
+        ledger.set_time(self.made.elapsed());
+        ledger
+    }
+}
+
+/// Room for one instance's weights, by its number in the books.
+pub(crate) struct ManagedRoom {
+    manager: Arc<WeightManager>,
+    number: usize,
+}
+
+impl ManagedRoom {
+    /// Enters an instance.
+    pub(crate) fn open(
+        manager: &Arc<WeightManager>,
+        instance: &str,
+        choice: ResidencyChoice,
+        parts: Vec<WeightPart>,
+        leave: LeaveCall,
+    ) -> Self {
+        let new = NewHolder { name: instance.to_owned(), parts, choice, leave };
+        let number = lock(&manager.ledger).add_holder(new);
+        Self { manager: Arc::clone(manager), number }
+    }
+
+    /// Asks for room without waiting.
+    pub(crate) fn wish_room(&self, deadline: u64, give: RoomCall) {
+        self.manager.change(|ledger| ledger.wish_room(self.number, deadline, give));
+    }
+
+    /// Wants none any more; what it got by now it gives back.
+    pub(crate) fn cancel_wish(&self) {
+        self.manager.change(|ledger| ledger.cancel_wish(self.number));
+    }
+}
+
+impl WeightRoom for ManagedRoom {
+    fn note_use(&self) {
+        self.manager.lock_ledger().note_use(self.number);
+    }
+
+    fn wait_for_room(&self, deadline: Option<Deadline>) -> Result<()> {
+        let (given, is_given) = mpsc::sync_channel(1);
+        let give = move |result| drop::<Result<(), _>>(given.send(result));
+        let order = deadline.map_or(u64::MAX, Deadline::nanoseconds);
+        self.wish_room(order, Box::new(give));
+        let result = match deadline {
+            None => is_given.recv().map_err(|_| ()),
+            Some(deadline) => is_given.recv_timeout(deadline.remaining()).map_err(|_| ()),
+        };
+        result.unwrap_or_else(|()| {
+            self.cancel_wish();
+            Err(Error::timed_out("there was no room for its weights in time (--host-memory)"))
+        })
+    }
+
+    fn note_loaded(&self, took: Duration) {
+        self.manager.change(|ledger| ledger.note_loaded(self.number, took));
+    }
+
+    fn note_left(&self) {
+        self.manager.change(|ledger| ledger.note_left(self.number));
+    }
+}
+
+impl Drop for ManagedRoom {
+    fn drop(&mut self) {
+        self.manager.change(|ledger| ledger.remove_holder(self.number));
+    }
+}
+
+/// Rooms for an instance on threads of this process.
+pub(crate) struct InstanceWeightRooms {
+    pub(crate) manager: Arc<WeightManager>,
+    pub(crate) instance: String,
+    pub(crate) choice: ResidencyChoice,
+}
+
+impl WeightRooms for InstanceWeightRooms {
+    fn open_room(&self, parts: Vec<WeightPart>, leave: LeaveCall) -> Box<dyn WeightRoom> {
+        let Self { manager, instance, choice } = self;
+        Box::new(ManagedRoom::open(manager, instance, *choice, parts, leave))
+    }
+}

@@ -1,0 +1,28 @@
+//! Residency: where the weights of units are, and when they come and go.
+//!
+//! A budget bounds what weights take of a memory. What is asked for comes, what is not leaves, and
+//! nobody else notices: requests wait for the weights of their own unit alone. The books are in
+//! one place per node ([`WeightManager`]); each instance has its end of them ([`UnitWeights`]),
+//! through which its runs keep weights where they are.
+
+mod ledger;
+mod manager;
+mod process_weights;
+mod status;
+mod unit_weights;
+
+use tessera_core::ContentHash;
+
+pub(crate) use manager::{
+    InstanceWeightRooms, ManagedRoom, WeightManager, WeightRoom, WeightRooms,
+};
+pub(crate) use process_weights::{ProcessWeightRooms, ProcessWeights};
+pub use status::{WeightPlace, WeightStatus, WeightUse};
+pub(crate) use unit_weights::{UnitWeights, WeightHolder, WeightLease};
+
+/// Weights that are loaded as one, and shared by all in a process that have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WeightPart {
+    pub(crate) hash: ContentHash,
+    pub(crate) bytes: u64,
+}
