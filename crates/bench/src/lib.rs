@@ -13,6 +13,7 @@ mod background_clients;
 mod chain;
 mod change;
 mod cluster;
+mod cold;
 mod faults;
 mod finding;
 mod gpu;
@@ -44,6 +45,7 @@ use attack::BenchAttack;
 use chain::BenchChain;
 use change::BenchChange;
 use cluster::BenchCluster;
+use cold::BenchCold;
 use faults::BenchFaults;
 use gpu::BenchGpu;
 use overload::BenchOverload;
@@ -97,6 +99,11 @@ pub enum BenchCommand {
     /// Fails where an answer is wrong or missing, or anything is left a minute later: memory,
     /// descriptors, threads, processes, files.
     Soak(BenchSoak),
+    /// Requests whose weights are not in memory, beside those whose are
+    ///
+    /// Two siblings take turns in memory, beside a third that stays: how long each of them waits,
+    /// what the bus would need at least, and whether every answer has the same bits.
+    Cold(BenchCold),
     /// Kill processes that hand tensors over, at random, and count what is left of them
     ///
     /// Three processes in a row, of which some are killed at a random moment from their start on.
@@ -139,6 +146,7 @@ pub fn run_bench(command: &BenchCommand) -> Result<()> {
         BenchCommand::Tasks(arguments) => tasks::bench_tasks(arguments),
         BenchCommand::Faults(arguments) => faults::bench_faults(arguments),
         BenchCommand::Attack(arguments) => attack::bench_attack(arguments),
+        BenchCommand::Cold(arguments) => cold::bench_cold(arguments),
         BenchCommand::Cluster(arguments) => cluster::bench_cluster(arguments),
         BenchCommand::Soak(arguments) => soak::bench_soak(arguments),
         BenchCommand::Gpu(arguments) => gpu::bench_gpu(arguments),

@@ -28,6 +28,8 @@ pub struct Gpu {
     pub(crate) free_events: CudaEventPool,
     /// Memory that is free to be used again.
     pub(crate) free_memory: Mutex<FreeMemory>,
+    /// Memory that was taken away from weights last, and its size.
+    pub(crate) spare_memory: Mutex<Option<(usize, sys::CUmemGenericAllocationHandle)>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; what is changed later is behind locks.
@@ -89,6 +91,7 @@ impl Gpu {
             free_events: CudaEventPool::default(),
             copy_stream: Mutex::default(),
             free_memory: Mutex::default(),
+            spare_memory: Mutex::default(),
         })
     }
 

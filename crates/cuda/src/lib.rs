@@ -12,6 +12,7 @@
 //! need not wait for what units compute.
 
 mod copy_counts;
+mod copy_rate;
 mod device;
 mod driver;
 mod entropy;
@@ -25,8 +26,10 @@ mod memory;
 mod nvml;
 mod registered_memory;
 mod transfer;
+mod virtual_range;
 
 pub use copy_counts::{CopyCounts, copy_counts};
+pub use copy_rate::measure_copy_rate;
 pub use device::{GpuInfo, GpuPeer, list_gpus, pci_bus_id};
 pub use driver::{is_cuda_available, supported_cuda_version};
 pub use entropy::entropy_on_device;
@@ -43,3 +46,4 @@ pub use transfer::{
     concatenate_on_device, copy_all_to_host, copy_all_to_host_async, copy_between_gpus,
     copy_on_device, read_first_bytes, to_device, to_host,
 };
+pub use virtual_range::{VirtualRange, VirtualSlice, release_spare_memory};

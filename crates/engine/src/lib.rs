@@ -27,7 +27,7 @@ use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut};
 
 pub use cuda_device::{begin_gpu_span, is_device_shared, to_gpu};
 pub use cuda_options::{ConvolutionSearch, CudaOptions};
-pub use device_weights::DeviceWeightsStatus;
+pub use device_weights::{DeviceWeights, DeviceWeightsStatus, WeightStay};
 pub use engine_choice::{EngineName, choose_engine};
 pub use executable_pages::release_executable_pages;
 pub use file_mapping::{FileMapping, SharedFileMapping};
@@ -38,7 +38,7 @@ pub use rten_engine::Rten;
 pub use tessera_cuda::{
     CopyCounts, GpuSpan, OpenGpuSpan, PinnedAllocator, concatenate_on_device, copy_all_to_host,
     copy_all_to_host_async, copy_between_gpus, copy_counts, copy_on_device, entropy_on_device,
-    to_host,
+    measure_copy_rate, release_spare_memory, to_host,
 };
 pub use working_folder::{remove_abandoned_folders, remove_folders_of, unfinished_prefix};
 
@@ -153,6 +153,10 @@ pub trait CudaEngineSession: EngineSession {
     /// Has runs be captured as CUDA graphs from now on: a run on the same memory as one before is
     /// replayed then. Where that can't be, or was turned off, nothing changes.
     fn capture_cuda_graphs(&mut self);
+
+    /// What has its weights be on the GPU, for whoever runs it to see to it from now on that they
+    /// are there. `None` where they can't leave, and the second time.
+    fn take_weight_stay(&mut self) -> Option<WeightStay>;
 
     /// How many runs were replayed.
     fn replayed_runs(&self) -> u64;

@@ -213,7 +213,7 @@ impl UnitProcess {
                 }
                 UnitProcessReport::WeightsLoaded(microseconds) => {
                     let took = Duration::from_micros(microseconds);
-                    self.with_room(|room| room.note_loaded(took));
+                    self.with_room(|room| room.note_loaded(took, None));
                 }
                 UnitProcessReport::WeightsLeft => self.with_room(ManagedRoom::cancel_wish),
                 UnitProcessReport::Finished(ticket) => self.permits.finish_run(ticket),

@@ -49,13 +49,13 @@ pub use model_loader::{LoadedModel, ModelLoader};
 pub use model_run::{ExitPolicy, ExitTaken, RunResult};
 pub use permits::{CorePermit, CorePermits, MachineCorePermits};
 pub use program_source::ProgramSource;
-pub use residency::{WeightPlace, WeightStatus, WeightUse};
+pub use residency::{WeightLimits, WeightPlace, WeightStatus, WeightUse};
 pub use run_memory::RunMemory;
 pub use run_watch::RunWatch;
 pub use start_forecast::StartForecast;
 pub use supervisor::{
     DetachedInstances, InstanceStatus, NodeEvent, NodeOptions, NodeSupervisor, PingResult,
-    RunLimits, UnitFacts, WeightLimits,
+    RunLimits, UnitFacts,
 };
 pub use unit::LoadedUnit;
 pub use unit_process::run_unit_process;

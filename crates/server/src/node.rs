@@ -30,8 +30,8 @@ pub struct NodeConfig {
     pub cuda: CudaOptions,
     /// Cores to compute on.
     pub cores: NonZeroUsize,
-    /// What bounds weights in the host's memory; `None` where there is enough for all.
-    pub weight_limits: Option<WeightLimits>,
+    /// What bounds weights in memory.
+    pub weight_limits: WeightLimits,
     /// What bounds runs; where nothing is said of memory, half of what there is.
     pub run_limits: RunLimits,
     /// The number of its first start: see [`NodeOptions::first_start`].

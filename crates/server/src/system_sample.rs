@@ -79,10 +79,16 @@ impl SampledParts<'_> {
             waiting: dispatcher.map_or(0, Dispatcher::queue_length),
             copied_bytes,
             gpus: node.sample_gpus(units.values().map(|unit| unit.settings.device)),
-            weight_memory: node.supervisor.weight_use().map(|used| WeightMemorySample {
-                budget_bytes: used.budget,
-                used_bytes: used.used,
-            }),
+            weight_memory: node
+                .supervisor
+                .weight_use()
+                .into_iter()
+                .map(|(device, used)| WeightMemorySample {
+                    device: device.to_string(),
+                    budget_bytes: used.budget,
+                    used_bytes: used.used,
+                })
+                .collect(),
         }
     }
 }

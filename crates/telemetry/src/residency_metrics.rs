@@ -32,19 +32,25 @@ const WEIGHT_METRICS: [(&str, &str, WeightValue); 5] = [
 
 /// Everything there is to tell of weights where memory for them is bounded.
 pub(crate) fn write_residency_metrics(exposition: &mut Exposition, sample: &SystemSample) {
-    let Some(memory) = sample.weight_memory else { return };
+    if sample.weight_memory.is_empty() {
+        return;
+    }
     let mut family = exposition.begin_family(
         "tessera_weight_memory_budget_bytes",
         MetricKind::Gauge,
         "Memory that the weights of units may take",
     );
-    family.write_value(&[], memory.budget_bytes as f64);
+    for memory in &sample.weight_memory {
+        family.write_value(&[("device", memory.device.as_str())], memory.budget_bytes as f64);
+    }
     let mut family = exposition.begin_family(
         "tessera_weight_memory_used_bytes",
         MetricKind::Gauge,
         "Memory that the weights of units take",
     );
-    family.write_value(&[], memory.used_bytes as f64);
+    for memory in &sample.weight_memory {
+        family.write_value(&[("device", memory.device.as_str())], memory.used_bytes as f64);
+    }
     let of_instances = || {
         let all = sample.instances.iter();
         all.filter_map(|it| Some((it.unit.as_str(), it.instance.as_str(), it.weights.as_ref()?)))

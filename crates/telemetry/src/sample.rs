@@ -18,13 +18,15 @@ pub struct SystemSample {
     pub copied_bytes: u64,
     /// The GPUs that units run on.
     pub gpus: Vec<GpuSample>,
-    /// What weights take of the host's memory, where that is bounded.
-    pub weight_memory: Option<WeightMemorySample>,
+    /// What weights take of each memory where that is bounded.
+    pub weight_memory: Vec<WeightMemorySample>,
 }
 
 /// What weights take of a memory.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct WeightMemorySample {
+    /// The device whose memory it is.
+    pub device: String,
     /// Bytes that they may take.
     pub budget_bytes: u64,
     /// Bytes that they take.

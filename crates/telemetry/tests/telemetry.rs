@@ -96,7 +96,11 @@ fn sample() -> SystemSample {
         }],
         waiting: 4,
         copied_bytes: 1024,
-        weight_memory: Some(WeightMemorySample { budget_bytes: 9000, used_bytes: 8000 }),
+        weight_memory: vec![WeightMemorySample {
+            device: "cpu".to_owned(),
+            budget_bytes: 9000,
+            used_bytes: 8000,
+        }],
         gpus: vec![GpuSample {
             device: "cuda:0".to_owned(),
             uuid: "GPU-1".to_owned(),

@@ -23,6 +23,7 @@ use tessera_report::{Table, output};
 
 pub(crate) use arguments::BenchGpu;
 pub(crate) use gpu_meter::GpuMeter;
+pub(crate) use pipeline::HopTimingsCollector;
 use setup::GpuBenchSetup;
 use tessera_repository::unfinished_files::write_whole;
 

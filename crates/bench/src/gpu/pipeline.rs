@@ -14,7 +14,7 @@ use tessera_engine::{CudaOptions, EngineName};
 use tessera_node::{DeviceUse, InstanceStatus};
 use tessera_server::{
     ControlConfig, ManagedSite, ManagedSiteConfig, NodeConfig, RunLimits, StoreConfig,
-    TelemetryConfig, TransportConfig,
+    TelemetryConfig, TransportConfig, WeightLimits,
 };
 use tessera_telemetry::{EndedRequest, RequestObserver};
 use tessera_tensormq::Transport;
@@ -76,7 +76,14 @@ impl PipelineClient {
 
 /// Keeps what happened to requests.
 #[derive(Default)]
-pub(crate) struct HopTimingsCollector(Mutex<Vec<Vec<HopTiming>>>);
+pub(crate) struct HopTimingsCollector(pub(crate) Mutex<Vec<Vec<HopTiming>>>);
+
+impl HopTimingsCollector {
+    /// What happened to requests since this was last asked.
+    pub(crate) fn take_all(&self) -> Vec<Vec<HopTiming>> {
+        std::mem::take(&mut *lock(&self.0))
+    }
+}
 
 impl RequestObserver for HopTimingsCollector {
     fn request_ended(&self, ended: &EndedRequest<'_>) {
@@ -112,7 +119,7 @@ impl BenchPipeline {
                     cuda: options.cuda,
                     cores,
                     run_limits: RunLimits::default(),
-                    weight_limits: None,
+                    weight_limits: WeightLimits::default(),
                 },
                 control: ControlConfig {
                     repository: repository.to_path_buf(),
@@ -198,8 +205,7 @@ impl BenchPipeline {
 
     /// What happened to the requests since this was last asked.
     pub(crate) fn take_hop_timings(&self) -> Vec<Vec<HopTiming>> {
-        let mut all = lock(&self.hop_timings.0);
-        std::mem::take(&mut *all)
+        self.hop_timings.take_all()
     }
 
     /// What each unit did on its GPU so far, in the order of the path.

@@ -43,6 +43,10 @@ pub(crate) struct NodeArguments {
     /// loaded, what is not leaves [default: as much as they need]
     #[arg(long, visible_alias = "memory", value_name = "SIZE", value_parser = parse_byte_size)]
     pub(crate) host_memory: Option<u64>,
+    /// Memory of each GPU that the weights of units on threads may take: the same, at the speed of
+    /// the bus [default: as much as they need]
+    #[arg(long, value_name = "SIZE", value_parser = parse_byte_size)]
+    pub(crate) gpu_memory: Option<u64>,
     /// Whose weights leave where there is no room: reload-cost or least-recently-used
     #[arg(long, value_name = "POLICY", default_value = "reload-cost", value_parser = parse_eviction)]
     pub(crate) eviction: EvictionPolicy,
@@ -61,9 +65,11 @@ impl NodeArguments {
             cuda: CudaOptions { cuda_graphs: !self.no_cuda_graphs, ..self.cuda.cuda_options() },
             cores: self.cores_to_use(),
             first_start: 1,
-            weight_limits: self
-                .host_memory
-                .map(|bytes| WeightLimits { bytes, eviction: self.eviction }),
+            weight_limits: WeightLimits {
+                host: self.host_memory,
+                gpu: self.gpu_memory,
+                eviction: self.eviction,
+            },
             run_limits: RunLimits {
                 memory: self.max_run_memory,
                 time: self.max_run_time.map(|seconds| Duration::from_secs(seconds.get())),

@@ -8,6 +8,7 @@
 //! its weights once, and a run is as fast as if the model had been loaded the plain way (measured
 //! on ResNet-50; output identical to the bit).
 
+mod aligned_weights;
 mod arena;
 mod blocked_layout;
 mod cpu_session;

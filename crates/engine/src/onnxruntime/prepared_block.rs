@@ -15,7 +15,7 @@ use tessera_graph::onnx::{ModelProto, NodeProto, TensorProto, tensor_proto};
 
 use super::ort_value::{OrtValue, check_status};
 use super::session_builder::engine_error;
-use super::{blocked_layout, memcpy_removal};
+use super::{aligned_weights, blocked_layout, memcpy_removal};
 use crate::working_folder::working_folder_in;
 use crate::{FileMapping, LoadOptions, Program, ProgramWeight, SharedFileMapping};
 
@@ -23,13 +23,13 @@ use crate::{FileMapping, LoadOptions, Program, ProgramWeight, SharedFileMapping}
 const INLINE_BYTES: usize = 1024;
 
 /// Name of the file of the optimised model.
-const MODEL_FILE: &str = "block.onnx";
+pub(super) const MODEL_FILE: &str = "block.onnx";
 
 /// Name of the file with the hash of the others.
 const HASH_FILE: &str = "hash";
 
 /// Name of the file that the optimised model keeps its weights in.
-const WEIGHTS_FILE: &str = "weights";
+pub(super) const WEIGHTS_FILE: &str = "weights";
 
 /// What ONNX Runtime made of a block, ready to be loaded any number of times.
 pub(super) struct PreparedBlock {
@@ -86,7 +86,8 @@ impl PreparedBlock {
         let label = program.label();
         let machine = match on {
             ExecutionTarget::Cpu => cpu_fingerprint().to_owned(),
-            ExecutionTarget::Cuda(settings) => settings.to_owned(),
+            // With its weights in another order than before they were aligned.
+            ExecutionTarget::Cuda(settings) => format!("{settings}-aligned"),
         };
         let name = format!("{}-{version}-{machine}", program.key());
         let kept = cache.join(name);
@@ -151,7 +152,11 @@ impl PreparedBlock {
         drop(session);
         drop(builder);
         drop(values);
-        Ok(())
+        match on {
+            ExecutionTarget::Cpu => Ok(()),
+            ExecutionTarget::Cuda(_) => aligned_weights::align_weights(folder),
+        }
+        .map_err(|error| error.with_context(&label))
     }
 
     /// A session of a block as it is, with copies of its weights.
@@ -238,6 +243,11 @@ impl PreparedBlock {
         found
     }
 
+    /// The file of its weights, where it has one.
+    pub(super) fn weight_file(&self) -> Option<&Arc<FileMapping>> {
+        self.mapping.as_ref()
+    }
+
     /// The weights, by name.
     pub(super) fn weights(&self) -> &[(CString, Tensor)] {
         &self.weights
@@ -312,12 +322,12 @@ fn values_of_program(program: &Program) -> Result<Vec<(CString, OrtValue)>, Sess
     weights.map(value).collect()
 }
 
-fn is_external(tensor: &TensorProto) -> bool {
+pub(super) fn is_external(tensor: &TensorProto) -> bool {
     tensor.data_location() == tensor_proto::DataLocation::External
 }
 
 /// The elements of a weight that ONNX Runtime wrote to `file`.
-fn weight_content(tensor: &TensorProto, file: &Bytes) -> Result<Bytes> {
+pub(super) fn weight_content(tensor: &TensorProto, file: &Bytes) -> Result<Bytes> {
     let entry = |key: &str| tensor.external_data.iter().find(|entry| entry.key() == key);
     let number = |key: &str| entry(key).and_then(|entry| entry.value().parse::<usize>().ok());
     let offset = number("offset").unwrap_or(0);

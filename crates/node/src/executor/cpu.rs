@@ -119,14 +119,8 @@ impl CpuExecutor {
             free: Mutex::default(),
             was_loaded: AtomicBool::new(false),
         };
-        let is_bounded = weight_rooms.is_some();
-        let weights = UnitWeights::new(sessions, weight_rooms.as_deref(), blocks.weight_parts());
-        if is_bounded {
-            // Nobody runs it yet: it may leave again at once.
-            drop(weights.take_lease(None)?);
-        } else {
-            weights.holder().load_weights()?;
-        }
+        let (rooms, parts) = (weight_rooms.as_deref(), blocks.weight_parts());
+        let weights = UnitWeights::load_first(sessions, rooms, parts)?;
         Ok(Self { blocks, permits, memory, runs, weights })
     }
 

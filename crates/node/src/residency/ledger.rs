@@ -183,9 +183,17 @@ impl ResidencyLedger {
         self.waiting.retain(|_, (who, _)| *who != number);
     }
 
-    /// An instance that got room has loaded its weights.
-    pub(super) fn note_loaded(&mut self, number: usize, took: Duration) -> Vec<Decision> {
+    /// An instance that got room has loaded its weights, which take that much where it is known.
+    pub(super) fn note_loaded(
+        &mut self,
+        number: usize,
+        took: Duration,
+        parts: Option<Vec<WeightPart>>,
+    ) -> Vec<Decision> {
         let now = self.now;
+        if let Some(parts) = parts {
+            self.replace_parts(number, parts);
+        }
         if let Some(holder) = self.holder_mut(number)
             && holder.place == WeightPlace::Loading
         {
@@ -197,6 +205,20 @@ impl ResidencyLedger {
             holder.status.loaded_bytes += holder.status.bytes;
         }
         self.decide()
+    }
+
+    fn replace_parts(&mut self, number: usize, parts: Vec<WeightPart>) {
+        let is_known =
+            |holder: &Holder| holder.place != WeightPlace::Loading || holder.parts == parts;
+        if self.holders.get(number).and_then(Option::as_ref).is_none_or(is_known) {
+            return;
+        }
+        self.give_parts_back(number);
+        if let Some(holder) = self.holder_mut(number) {
+            holder.status.bytes = parts.iter().map(|part| part.bytes).sum();
+            holder.parts = parts;
+        }
+        self.take_parts(number);
     }
 
     /// An instance has let go of its weights, or could not load them.
@@ -257,7 +279,7 @@ impl ResidencyLedger {
                 if leaving >= excess {
                     break;
                 }
-                let victims = self.choose_victims(excess - leaving);
+                let victims = self.choose_victims(excess - leaving, None);
                 decisions.extend(self.have_leave(&victims));
                 if !victims.is_empty() || leaving > 0 {
                     break;
@@ -272,11 +294,29 @@ impl ResidencyLedger {
             }
             decisions.push(Decision::GiveRoom(give));
         }
+        if self.waiting.is_empty() && !self.is_somebody_loading() {
+            // What was loaded may take more than was thought. It stays: somebody wants it.
+            let excess = self.used.saturating_sub(self.budget + self.bytes_of_leaving());
+            if excess > 0 {
+                let victims = self.choose_victims(excess, self.newest_in_memory());
+                decisions.extend(self.have_leave(&victims));
+            }
+        }
         decisions
     }
 
-    /// Who leaves, so that so many bytes become free, or as many as can.
-    fn choose_victims(&self, bytes: u64) -> Vec<usize> {
+    /// Whose weights came last.
+    fn newest_in_memory(&self) -> Option<usize> {
+        let all = self.holders.iter().enumerate();
+        let in_memory = all.filter_map(|(number, holder)| {
+            let holder = holder.as_ref().filter(|holder| holder.place == WeightPlace::Memory)?;
+            Some((holder.place_since, number))
+        });
+        in_memory.max().map(|(_, number)| number)
+    }
+
+    /// Who leaves, so that so many bytes become free, or as many as can; not who is spared.
+    fn choose_victims(&self, bytes: u64, spared: Option<usize>) -> Vec<usize> {
         let in_memory = |choice: Option<ResidencyChoice>| {
             let all = self.holders.iter().enumerate();
             let mine = all.filter_map(|(number, holder)| Some((number, holder.as_ref()?)));
@@ -286,7 +326,8 @@ impl ResidencyLedger {
                     && holder.choice != ResidencyChoice::Pinned
                     && is_wanted
             });
-            may_leave.map(|(number, _)| number).collect::<Vec<usize>>()
+            let numbers = may_leave.map(|(number, _)| number);
+            numbers.filter(|&number| Some(number) != spared).collect::<Vec<usize>>()
         };
         let on_demand = in_memory(Some(ResidencyChoice::OnDemand));
         let everyone = in_memory(None);

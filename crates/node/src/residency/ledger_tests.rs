@@ -74,7 +74,8 @@ impl Books {
     }
 
     fn loaded(&mut self, number: usize, milliseconds: u64) -> Vec<String> {
-        let decisions = self.ledger.note_loaded(number, Duration::from_millis(milliseconds));
+        let took = Duration::from_millis(milliseconds);
+        let decisions = self.ledger.note_loaded(number, took, None);
         self.carry_out(decisions);
         self.log.take()
     }
@@ -215,4 +216,29 @@ fn whoever_does_not_leave_is_not_waited_for_without_end() {
     assert_eq!(books.ledger.used(), 80);
     assert_eq!(books.left(ants), [""; 0]);
     assert_eq!(books.ledger.used(), 40);
+}
+
+#[test]
+fn what_takes_more_than_was_thought_has_others_leave_and_stays() {
+    let mut books = Books::new(100, LRU);
+    let [ants, bees] = ["ants", "bees"].map(|name| books.auto(name, 40));
+    books.at(1).bring(ants);
+    assert_eq!(books.at(2).wish(bees, 0), ["bees loads"]);
+    let part = WeightPart { hash: ContentHash::of_content(b"bees"), bytes: 70 };
+    let decisions = books.ledger.note_loaded(bees, Duration::ZERO, Some(vec![part]));
+    books.carry_out(decisions);
+    assert_eq!(books.log.take(), ["ants leaves"]);
+    assert_eq!(books.left(ants), [""; 0]);
+    assert_eq!(books.ledger.used(), 70);
+    // And where it is alone, and too large.
+    let part = WeightPart { hash: ContentHash::of_content(b"bees"), bytes: 170 };
+    assert_eq!(books.at(3).wish(ants, 0), ["bees leaves"]);
+    assert_eq!(books.left(bees), ["ants loads"]);
+    books.loaded(ants, 1);
+    assert_eq!(books.at(4).wish(bees, 0), ["ants leaves"]);
+    assert_eq!(books.left(ants), ["bees loads"]);
+    let decisions = books.ledger.note_loaded(bees, Duration::ZERO, Some(vec![part]));
+    books.carry_out(decisions);
+    assert_eq!(books.log.take(), [""; 0]);
+    assert_eq!(books.ledger.used(), 170);
 }

@@ -26,8 +26,8 @@ pub(crate) trait WeightRoom: Send + Sync {
     /// Waits until there is room to load them.
     fn wait_for_room(&self, deadline: Option<Deadline>) -> Result<()>;
 
-    /// They were loaded, and it took so long.
-    fn note_loaded(&self, took: Duration);
+    /// They were loaded, it took so long, and they take that much where it is known.
+    fn note_loaded(&self, took: Duration, parts: Option<Vec<WeightPart>>);
 
     /// They are gone.
     fn note_left(&self);
@@ -132,8 +132,8 @@ impl WeightRoom for ManagedRoom {
         })
     }
 
-    fn note_loaded(&self, took: Duration) {
-        self.manager.change(|ledger| ledger.note_loaded(self.number, took));
+    fn note_loaded(&self, took: Duration, parts: Option<Vec<WeightPart>>) {
+        self.manager.change(|ledger| ledger.note_loaded(self.number, took, parts));
     }
 
     fn note_left(&self) {

@@ -10,6 +10,7 @@ mod manager;
 mod process_weights;
 mod status;
 mod unit_weights;
+mod weight_managers;
 
 use tessera_core::ContentHash;
 
@@ -19,6 +20,8 @@ pub(crate) use manager::{
 pub(crate) use process_weights::{ProcessWeightRooms, ProcessWeights};
 pub use status::{WeightPlace, WeightStatus, WeightUse};
 pub(crate) use unit_weights::{UnitWeights, WeightHolder, WeightLease};
+pub use weight_managers::WeightLimits;
+pub(crate) use weight_managers::WeightManagers;
 
 /// Weights that are loaded as one, and shared by all in a process that have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -94,7 +94,7 @@ impl WeightRoom for ProcessRoom {
         })
     }
 
-    fn note_loaded(&self, took: Duration) {
+    fn note_loaded(&self, took: Duration, _: Option<Vec<WeightPart>>) {
         let microseconds = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         // Where nobody listens this process is at its end; below too.
         self.0.send_report(&UnitProcessReport::WeightsLoaded(microseconds)).ok();

@@ -14,8 +14,16 @@ pub(crate) trait WeightHolder: Send + Sync {
     /// Brings them to memory.
     fn load_weights(&self) -> Result<()>;
 
+    /// What they take, where that is known better once they are loaded.
+    fn loaded_parts(&self) -> Option<Vec<WeightPart>> {
+        None
+    }
+
     /// Lets go of them; no run uses them.
     fn unload_weights(&self);
+
+    /// A run that used them is over, or was launched.
+    fn note_used(&self) {}
 }
 
 /// The weights of an instance, which come when a run needs them and leave when others need the
@@ -53,6 +61,22 @@ impl<H: WeightHolder + 'static> UnitWeights<H> {
             let state = LeaseState { place: WeightPlace::Disk, leases: 0, is_leaving: false };
             Self { holder, room, state: Mutex::new(state), changed: Condvar::new() }
         })
+    }
+
+    /// The same, loaded once, so that what is wrong with them is known. Where they come and go
+    /// they may leave again at once.
+    pub(crate) fn load_first(
+        holder: H,
+        rooms: Option<&dyn WeightRooms>,
+        parts: Vec<WeightPart>,
+    ) -> Result<Arc<Self>> {
+        let weights = Self::new(holder, rooms, parts);
+        if rooms.is_some() {
+            drop(weights.take_lease(None)?);
+        } else {
+            weights.holder.load_weights()?;
+        }
+        Ok(weights)
     }
 
     pub(crate) fn holder(&self) -> &H {
@@ -107,7 +131,7 @@ impl<H: WeightHolder + 'static> UnitWeights<H> {
         let start = Instant::now();
         match self.holder.load_weights() {
             Ok(()) => {
-                room.note_loaded(start.elapsed());
+                room.note_loaded(start.elapsed(), self.holder.loaded_parts());
                 Ok(())
             }
             Err(error) => {
@@ -150,6 +174,7 @@ trait HeldWeights: Send + Sync {
 
 impl<H: WeightHolder + 'static> HeldWeights for UnitWeights<H> {
     fn end_lease(&self) {
+        self.holder.note_used();
         let mut state = lock(&self.state);
         state.leases = state.leases.saturating_sub(1);
         if state.leases == 0 && state.is_leaving {

@@ -12,10 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tessera_core::{Error, Result};
+use tessera_core::{Device, Error, Result};
 use tessera_deploy::{Unit, UnitId};
 use tessera_engine::{CudaOptions, Engine, EngineName};
-use tessera_plan::residency::eviction::EvictionPolicy;
 use tessera_repository::Repository;
 use tessera_tensormq::{Address, ConnectionTraffic, Peers, RequestId, Transport};
 
@@ -30,7 +29,7 @@ use crate::memory::HostMemory;
 use crate::permits::MachineCorePermits;
 use crate::process_protocol::UnitProcessCommand;
 use crate::profiled_blocks::ProfiledBlocks;
-use crate::residency::{WeightManager, WeightStatus, WeightUse};
+use crate::residency::{WeightLimits, WeightManagers, WeightStatus, WeightUse};
 use crate::run_memory::RunMemory;
 use crate::run_watch::RunWatch;
 use crate::worker::{Heartbeat, LocalWorkers};
@@ -58,8 +57,8 @@ pub struct NodeOptions {
     pub cuda: CudaOptions,
     /// What bounds runs.
     pub run_limits: RunLimits,
-    /// What bounds weights in the host's memory; `None` where there is enough for all.
-    pub weight_limits: Option<WeightLimits>,
+    /// What bounds weights in memory.
+    pub weight_limits: WeightLimits,
     /// Where an instance's process writes its number, to be in a control group.
     pub instance_group: Option<PathBuf>,
     /// The number of its first start, part of instances' names: where others know those too, one
@@ -74,15 +73,6 @@ pub struct RunLimits {
     pub memory: Option<u64>,
     /// How long a run may take, whoever waits for it; `None`: as follows from the runs before it.
     pub time: Option<Duration>,
-}
-
-/// What bounds weights in a memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WeightLimits {
-    /// Bytes that they may take, all together.
-    pub bytes: u64,
-    /// Whose leave where there is no room.
-    pub eviction: EvictionPolicy,
 }
 
 /// What happens to instances.
@@ -158,7 +148,7 @@ pub(crate) struct SupervisorInner {
     run_memory: Arc<RunMemory>,
     run_watch: Arc<RunWatch>,
     /// Whose weights are in memory, where that is bounded.
-    weights: Option<Arc<WeightManager>>,
+    weights: WeightManagers,
     cancelled: Arc<CancelledRequests>,
     local_workers: Arc<LocalWorkers>,
     peers: Arc<Peers>,
@@ -196,9 +186,7 @@ impl NodeSupervisor {
         let run_memory = options.run_limits.memory.map_or_else(RunMemory::default, RunMemory::new);
         let run_memory = Arc::new(run_memory);
         let run_watch = Arc::new(RunWatch::new(options.run_limits.time));
-        let weights = options
-            .weight_limits
-            .map(|WeightLimits { bytes, eviction }| Arc::new(WeightManager::new(bytes, eviction)));
+        let weights = WeightManagers::new(options.weight_limits);
         let inner = Arc::new(SupervisorInner {
             cores: MachineCorePermits::new(options.cores),
             starts: AtomicU64::new(options.first_start),
@@ -263,9 +251,7 @@ impl NodeSupervisor {
                 if let Some(slot) = slots.get_mut(&key) {
                     // One that was stopped or has failed stays as it is: nobody asked for it here.
                     slot.unit = Arc::clone(unit);
-                    if let Some(weights) = &self.0.weights {
-                        weights.set_choice(&slot.name(&key), unit.settings.residency);
-                    }
+                    self.0.weights.set_choice(&slot.name(&key), unit.settings.residency);
                     continue;
                 }
                 slots.insert(key.clone(), InstanceSlot::new(Arc::clone(unit)));
@@ -432,9 +418,9 @@ impl NodeSupervisor {
 
     /// Every instance there is.
     pub fn instance_statuses(&self) -> Vec<InstanceStatus> {
-        let weights = self.weight_use().map(|used| used.instances).unwrap_or_default();
+        let weights = self.weight_use().into_iter().flat_map(|(_, used)| used.instances);
         let mut weights: HashMap<String, WeightStatus> =
-            weights.into_iter().map(|status| (status.instance.clone(), status)).collect();
+            weights.map(|status| (status.instance.clone(), status)).collect();
         let slots = lock(&self.0.slots);
         slots
             .iter()
@@ -457,9 +443,9 @@ impl NodeSupervisor {
             .collect()
     }
 
-    /// What weights take of the host's memory, where that is bounded.
-    pub fn weight_use(&self) -> Option<WeightUse> {
-        self.0.weights.as_ref().map(|weights| weights.current_use())
+    /// What weights take of each memory where that is bounded.
+    pub fn weight_use(&self) -> Vec<(Device, WeightUse)> {
+        self.0.weights.current_use()
     }
 
     /// Finds out how long a unit would take here. Its blocks have to be there, their weights not.

@@ -162,7 +162,7 @@ impl SupervisorInner {
     }
 
     fn load_threads(&self, unit: &Unit, name: &str) -> Result<(RunningInstance, Address)> {
-        let rooms = self.weights.clone().map(|manager| {
+        let rooms = self.weights.manager_of(unit.settings.device).map(|manager| {
             let (instance, choice) = (name.to_owned(), unit.settings.residency);
             Arc::new(InstanceWeightRooms { manager, instance, choice }) as Arc<dyn WeightRooms>
         });
@@ -198,8 +198,9 @@ impl SupervisorInner {
     ) -> Result<(RunningInstance, Address)> {
         let known = self.facts_of(&unit.id);
         let weight_bytes = self.unit_weight_bytes(unit)?;
+        // What processes have on a GPU stays there.
         let is_on_host = unit.settings.device == Device::Cpu;
-        let bounded = self.weights.as_ref().filter(|_| is_on_host);
+        let bounded = self.weights.manager_of(unit.settings.device).filter(|_| is_on_host);
         let start = StartUnit {
             name: name.to_owned(),
             unit: unit.clone(),
@@ -231,7 +232,7 @@ impl SupervisorInner {
         let (program, cores) = (&self.options.program, self.cores.clone());
         let cache = self.options.cache.clone();
         let room =
-            bounded.map(|weights| PendingRoom::wait_for_room(weights, name, unit, weight_bytes));
+            bounded.map(|weights| PendingRoom::wait_for_room(&weights, name, unit, weight_bytes));
         let room = room.transpose()?;
         let on_end = move |process| {
             tessera_engine::remove_folders_of(process, cache.as_deref());

@@ -73,6 +73,7 @@ impl SupervisorInner {
     /// Gives memory of this process back that nothing needs at the moment.
     pub(super) fn release_idle_memory(&self) {
         self.memory.release_idle_memory();
+        self.weights.release_spare_memory();
         if self.run_memory.is_calm() {
             tessera_engine::release_grown_memory(|| self.engine.release_idle_memory());
         }
@@ -81,9 +82,7 @@ impl SupervisorInner {
     /// Looks at every instance: pings processes, ends those that hang, starts again what is due.
     pub(super) fn watch_instances(self: &Arc<Self>) {
         self.run_watch.end_overdue_runs();
-        if let Some(weights) = &self.weights {
-            weights.release_unused();
-        }
+        self.weights.release_unused();
         let mut hanging = Vec::new();
         {
             let slots = lock(&self.slots);

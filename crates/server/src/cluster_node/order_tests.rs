@@ -13,7 +13,7 @@ use tessera_cluster::wire::{
 use tessera_core::ErrorKind;
 use tessera_engine::{CudaOptions, EngineName};
 use tessera_identity::{Authority, CertificateRequest, NodeName};
-use tessera_node::RunLimits;
+use tessera_node::{RunLimits, WeightLimits};
 use tessera_tensormq::TlsIdentity;
 use tokio::sync::mpsc;
 
@@ -53,7 +53,7 @@ fn start_workload(folder: &Path) -> Arc<NodeWorkload> {
             cuda: CudaOptions::default(),
             cores: NonZeroUsize::MIN,
             run_limits: RunLimits::default(),
-            weight_limits: None,
+            weight_limits: WeightLimits::default(),
             first_start: 1,
         },
         repository: repository.clone(),

@@ -10,7 +10,7 @@ use tessera_engine::{CudaOptions, EngineName};
 use tessera_server::{
     AccessConfig, ControlConfig, GatewayConfig, ListenSetting, LogControl, ManagedSiteConfig,
     ModelFilesConfig, NodeConfig, PortKind, RegionRules, RunLimits, StandaloneConfig, StoreConfig,
-    TelemetryConfig, TransportConfig,
+    TelemetryConfig, TransportConfig, WeightLimits,
 };
 
 fn any_port(name: &'static str, kind: PortKind) -> ListenSetting {
@@ -31,7 +31,7 @@ pub(crate) fn empty_server(repository: &Path) -> StandaloneConfig {
                 cuda: CudaOptions::default(),
                 cores: NonZeroUsize::MIN,
                 run_limits: RunLimits::default(),
-                weight_limits: None,
+                weight_limits: WeightLimits::default(),
             },
             control: ControlConfig {
                 repository: repository.to_path_buf(),

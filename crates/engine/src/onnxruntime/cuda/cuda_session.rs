@@ -9,6 +9,7 @@ use tessera_cuda::{CaptureStream, Gpu, to_device};
 use super::bound_session::{BoundSession, SessionPorts};
 use super::graph_cache::{CudaGraphCache, ReplayOutcome};
 use super::session_factory::GpuSessionFactory;
+use crate::device_weights::WeightStay;
 use crate::onnxruntime::ort_value::OrtValue;
 use crate::onnxruntime::session_builder::engine_error;
 use crate::program::{check_bound_outputs, check_run_arguments};
@@ -22,20 +23,22 @@ pub(super) struct OrtCudaSession {
     /// Makes sessions to capture; `None` for a file.
     session_factory: Option<Arc<GpuSessionFactory>>,
     cuda_graphs: Option<CudaGraphCache>,
+    /// Has the weights be there for as long as the session is, unless somebody else sees to that.
+    stay: Option<WeightStay>,
 }
 
 impl OrtCudaSession {
-    pub(super) fn of_block(session_factory: GpuSessionFactory) -> Result<Self> {
+    pub(super) fn of_block(session_factory: GpuSessionFactory, stay: WeightStay) -> Result<Self> {
         let (gpu, ports) = (Arc::clone(&session_factory.gpu), Arc::clone(&session_factory.ports));
         let session = session_factory.make_session(gpu.stream_pointer())?;
         let session_factory = Some(Arc::new(session_factory));
-        Ok(Self { session, gpu, ports, session_factory, cuda_graphs: None })
+        Ok(Self { session, gpu, ports, session_factory, cuda_graphs: None, stay: Some(stay) })
     }
 
     pub(super) fn of_file(session: OrtSession, gpu: Arc<Gpu>, ports: SessionPorts) -> Result<Self> {
         let ports = Arc::new(ports);
         let session = BoundSession::new(session, None, Arc::clone(&ports), gpu.number())?;
-        Ok(Self { session, gpu, ports, session_factory: None, cuda_graphs: None })
+        Ok(Self { session, gpu, ports, session_factory: None, cuda_graphs: None, stay: None })
     }
 }
 
@@ -47,8 +50,15 @@ impl CudaEngineSession for OrtCudaSession {
         };
         let Some(factory) = self.session_factory.clone().filter(may) else { return };
         let (gpu, ports) = (Arc::clone(&self.gpu), Arc::clone(&self.ports));
+        let weights = Arc::clone(factory.prepared_on_gpu.weights());
         let make = Box::new(move |stream: &CaptureStream| factory.make_capture_session(stream));
-        self.cuda_graphs = Some(CudaGraphCache::new(gpu, ports, make));
+        self.cuda_graphs = Some(CudaGraphCache::new(gpu, ports, make, weights));
+    }
+
+    fn take_weight_stay(&mut self) -> Option<WeightStay> {
+        // Where some of it runs on the CPU the session has copies, which stay.
+        let is_ours = self.session.is_on_gpu();
+        self.stay.take_if(|_| is_ours)
     }
 
     fn replayed_runs(&self) -> u64 {

@@ -22,6 +22,7 @@ use super::bound_session::{BoundSession, SessionPorts};
 use super::capture_session::{
     CaptureAddresses, CaptureSession, CaptureShapes, allocate_in_stream, run_on_capture_thread,
 };
+use crate::device_weights::DeviceWeights;
 use tessera_core::lock;
 
 /// CUDA graphs of a block that are kept: one for each pair of memory that is read and written.
@@ -45,6 +46,8 @@ struct CudaGraphCacheInner {
     gpu: Arc<Gpu>,
     ports: Arc<SessionPorts>,
     make_session: MakeCaptureSession,
+    /// What has to be there while a run is tried in another stream.
+    weights: Arc<DeviceWeights>,
     replayed_runs: AtomicU64,
     state: Mutex<CudaGraphCacheState>,
     /// The session that is captured; used by the thread beside alone.
@@ -84,12 +87,14 @@ impl CudaGraphCache {
         gpu: Arc<Gpu>,
         ports: Arc<SessionPorts>,
         make_session: MakeCaptureSession,
+        weights: Arc<DeviceWeights>,
     ) -> Self {
         let (replayed_runs, state, capture_session) = Default::default();
         Self(Arc::new(CudaGraphCacheInner {
             gpu,
             ports,
             make_session,
+            weights,
             replayed_runs,
             state,
             capture_session,
@@ -194,8 +199,9 @@ impl CudaGraphCacheInner {
         let copied = inputs.iter().map(copy).collect::<Result<Vec<Tensor>>>();
         match copied.and_then(|copies| Ok((copies, CudaEvent::record_for_spin_wait(&self.gpu)?))) {
             Ok((samples, written)) => {
-                let shared = Arc::clone(self);
+                let (shared, hold) = (Arc::clone(self), self.weights.begin_hold());
                 run_on_capture_thread(move || {
+                    let _hold = hold;
                     shared.finish_preparation(
                         written.wait_on_host().and_then(|()| shared.make_capture_session(&samples)),
                     );

@@ -72,11 +72,8 @@ impl CudaLoader {
         let label = program.label();
         let arena = self.choose_arena(&gpu);
         let key = (program.key(), number, options.cuda);
-        // What was read from its file is on the GPU, whatever became of the file.
-        let prepared_on_gpu = self.prepared.get_or_make(
-            key,
-            |_| true,
-            || {
+        let prepared_on_gpu =
+            self.prepared.get_or_make(key, GpuPreparedBlock::is_intact, || {
                 let target = ExecutionTarget::Cuda(options.cuda.cache_name());
                 let builder = self.session_builder(options, &gpu)?;
                 let setup = lock_device_for_setup();
@@ -88,8 +85,10 @@ impl CudaLoader {
                 program.release_weight_pages();
                 crate::release_freed_memory();
                 Ok(on_gpu)
-            },
-        )?;
+            })?;
+        // Sessions are made of what is there.
+        let stay = prepared_on_gpu.weights().begin_stay();
+        let stay = stay.map_err(|error| error.with_context(&label))?;
         let (inputs, outputs) = program.ports();
         let factory = GpuSessionFactory {
             builders: self.builders.clone(),
@@ -99,7 +98,7 @@ impl CudaLoader {
             ports: Arc::new(SessionPorts::new(label, inputs, outputs)?),
             arena,
         };
-        Ok(Box::new(OrtCudaSession::of_block(factory)?))
+        Ok(Box::new(OrtCudaSession::of_block(factory, stay)?))
     }
 
     /// Begins a session that puts its work into the stream of a GPU.

@@ -15,24 +15,27 @@ use crate::onnxruntime::session_builder::engine_error;
 /// A block's optimised form with its weights on a GPU.
 pub(super) struct GpuPreparedBlock {
     prepared: PreparedBlock,
-    weights: DeviceWeights,
+    weights: Arc<DeviceWeights>,
 }
 
 impl GpuPreparedBlock {
-    /// Copies the weights there.
+    /// Its weights have addresses there, and are not there yet.
     pub(super) fn new(
         program: ContentHash,
         gpu: &Arc<Gpu>,
         prepared: PreparedBlock,
     ) -> Result<Self> {
-        let weights = DeviceWeights::copy_to_gpu(program, gpu, prepared.weights())?;
-        prepared.check_intact()?;
-        prepared.release_pages();
+        let weights = DeviceWeights::new(program, gpu, prepared.weights(), prepared.weight_file())?;
         Ok(Self { prepared, weights })
     }
 
+    /// Whether its file is what it was, from which its weights may come again.
+    pub(super) fn is_intact(&self) -> bool {
+        self.prepared.check_intact().is_ok()
+    }
+
     /// Its weights.
-    pub(super) fn weights(&self) -> &DeviceWeights {
+    pub(super) fn weights(&self) -> &Arc<DeviceWeights> {
         &self.weights
     }
 

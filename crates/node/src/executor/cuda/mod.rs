@@ -10,6 +10,7 @@
 mod early_reply;
 mod early_send;
 mod gpu_queue;
+mod gpu_weights;
 mod hand_on;
 mod memory;
 mod sessions;
@@ -36,6 +37,7 @@ use crate::device_transfer::{bring_to_host, place_for_instance};
 use crate::entropy::{entropy_by_row, scores_as_f64};
 use crate::memory::{HostMemory, TensorMemory};
 use crate::permits::CorePermit;
+use crate::residency::UnitWeights;
 use crate::run_watch::UnitRuns;
 use crate::unit_blocks::{TensorShapes, UnitBlocks};
 use crate::worker::batch_item::{BatchItem, ExecutedRequest};
@@ -45,6 +47,7 @@ use crate::worker::forward::PlaceTensors;
 use early_reply::{EarlyReply, are_pending_on_host};
 use early_send::{EarlySender, SendEarly};
 use gpu_queue::{GpuQueue, GpuTimeCounter, LaunchedWork};
+use gpu_weights::{GpuWeights, parts_on_gpu};
 pub use memory::{DeviceMemory, PinnedMemory};
 use sessions::{SessionsByShape, ShapeSessions};
 
@@ -63,7 +66,7 @@ pub(super) struct CudaExecutor {
     gpu: u32,
     /// Memory on the GPU that other processes read; none where units are threads of one process.
     exported: Option<DeviceMemory>,
-    sessions: SessionsByShape,
+    weights: Arc<UnitWeights<GpuWeights>>,
     /// What the GPU has to do.
     queue: Arc<GpuQueue>,
     /// How long the GPU worked for it.
@@ -106,8 +109,12 @@ impl CudaExecutor {
             UnitMemory::InProcess(_) => None,
             UnitMemory::Shared(endpoint) => Some(DeviceMemory::new(endpoint, gpu)),
         };
+        let rooms = resources.weight_rooms.as_deref();
+        let sessions = SessionsByShape::new(Arc::clone(&blocks), rooms.is_some());
+        let parts = parts_on_gpu(blocks.weight_parts());
+        let weights = UnitWeights::load_first(GpuWeights::new(sessions), rooms, parts)?;
         Ok(Self {
-            sessions: SessionsByShape::load_first(Arc::clone(&blocks))?,
+            weights,
             blocks,
             gpu,
             exported,
@@ -132,7 +139,7 @@ impl CudaExecutor {
         // On the host they must stay until the GPU has read them.
         let on_host = |input: &&Tensor| input.location() == MemoryLocation::Host;
         let reads = requests.into_iter().flatten().filter(on_host).cloned().collect();
-        let sessions = self.sessions.sessions_for(&key)?;
+        let sessions = self.weights.holder().sessions().sessions_for(&key)?;
         let bound = exported.and_then(|memory| self.bind_exported_outputs(&key, memory));
         let rows = key.first().and_then(|shape| shape.first()).copied().unwrap_or(1);
         let launch = || {
@@ -280,17 +287,21 @@ impl Executor for CudaExecutor {
 
     /// Waits until the GPU has room for another run. Asking the node for cores takes as long as a
     /// launch, which needs one for no longer than that: so nobody is asked.
-    fn acquire_permit(&self, _: u64, _: Option<Deadline>) -> Result<CorePermit> {
+    ///
+    /// Weights come before that: work of others goes on while they are brought.
+    fn acquire_permit(&self, _: u64, deadline: Option<Deadline>) -> Result<CorePermit> {
+        let weights = self.weights.take_lease(deadline)?;
         self.queue.wait_for_room()?;
-        Ok(CorePermit::not_needed())
+        Ok(CorePermit::not_needed().with_weights(weights))
     }
 
     fn run_batch<'a>(
         &'a self,
         run: &BatchRun<'_>,
-        _: &mut CorePermit,
+        permit: &mut CorePermit,
     ) -> Result<ExecutedBatch<'a>, BatchFailure> {
         let mut timing = run.begin_timing();
+        timing.loading = u64::try_from(permit.waited_for_weights().as_nanos()).unwrap_or(0);
         timing.computed = self.gpu_time.last_run_nanoseconds(timing.batch);
         let mut early_sender = EarlySender::new(self, run, timing);
         let mut early_reply = None;
@@ -356,6 +367,7 @@ impl Executor for CudaExecutor {
             joined: &mut || Ok(inputs.to_vec()),
             early_send: None,
         };
+        let _lease = self.weights.take_lease(None)?;
         self.launch_run(launch_inputs, None, wait)
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tessera_core::{Result, lock};
-use tessera_engine::CudaEngineSession;
+use tessera_engine::{CudaEngineSession, WeightStay};
 
 use crate::latency_summary::LatencySummary;
 use crate::unit_blocks::{TensorShapes, UnitBlocks};
@@ -32,13 +32,23 @@ pub(super) struct SessionsByShape {
     known: Mutex<HashMap<TensorShapes, Arc<Mutex<ShapeSessions>>>>,
     /// Loaded when the unit was, and taken by the first shape that comes.
     first: Mutex<Option<Vec<Box<dyn CudaEngineSession>>>>,
+    /// Whether weights come and go: then whoever runs sessions sees to it that they are there.
+    weights_leave: bool,
 }
 
 impl SessionsByShape {
-    /// Loads the sessions for the shape that comes first.
-    pub(super) fn load_first(blocks: Arc<UnitBlocks>) -> Result<Self> {
-        let first = Mutex::new(Some(load_sessions(&blocks)?));
-        Ok(Self { blocks, known: Mutex::default(), first })
+    /// Without sessions so far.
+    pub(super) fn new(blocks: Arc<UnitBlocks>, weights_leave: bool) -> Self {
+        Self { blocks, known: Mutex::default(), first: Mutex::default(), weights_leave }
+    }
+
+    /// Loads the sessions for the shape that comes first. Returns what has their weights be on the
+    /// GPU, where these come and go.
+    pub(super) fn load_first(&self) -> Result<Vec<WeightStay>> {
+        let mut sessions = load_sessions(&self.blocks)?;
+        let stays = if self.weights_leave { take_weight_stays(&mut sessions) } else { Vec::new() };
+        *lock(&self.first) = Some(sessions);
+        Ok(stays)
     }
 
     /// The sessions for inputs of these shapes. What comes in many shapes takes turns at one.
@@ -50,11 +60,22 @@ impl SessionsByShape {
             return Ok(Arc::clone(sessions));
         }
         let first = lock(&self.first).take();
-        let sessions = first.map_or_else(|| load_sessions(&self.blocks), Ok)?;
+        let load_more = || -> Result<Vec<Box<dyn CudaEngineSession>>> {
+            let mut sessions = load_sessions(&self.blocks)?;
+            if self.weights_leave {
+                drop(take_weight_stays(&mut sessions));
+            }
+            Ok(sessions)
+        };
+        let sessions = first.map_or_else(load_more, Ok)?;
         let sessions = Arc::new(Mutex::new(ShapeSessions::new(sessions)));
         known.insert(place, Arc::clone(&sessions));
         Ok(sessions)
     }
+}
+
+fn take_weight_stays(sessions: &mut [Box<dyn CudaEngineSession>]) -> Vec<WeightStay> {
+    sessions.iter_mut().filter_map(|session| session.take_weight_stay()).collect()
 }
 
 fn load_sessions(blocks: &UnitBlocks) -> Result<Vec<Box<dyn CudaEngineSession>>> {

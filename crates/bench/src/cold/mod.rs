@@ -1,0 +1,325 @@
+//! `tessera bench cold`: requests whose weights are not in memory, beside those whose are.
+
+mod cold_site;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use tessera_command::EngineArguments;
+use tessera_core::{Device, Error, Result, Tensor};
+use tessera_deploy::ResidencyChoice;
+use tessera_node::LatencySummary;
+use tessera_plan::residency::eviction::EvictionPolicy;
+use tessera_report::{format_bytes, output};
+use tessera_repository::unfinished_files::temporary_folder;
+use tessera_repository::{ModelFile, Repository};
+use tessera_server::WeightLimits;
+use tessera_zoo::{Architecture, BatchSize, Recipe, random_inputs};
+
+use crate::zoo_file;
+use cold_site::{ColdClient, ColdSite};
+
+/// Bytes of which the rate of the bus is taken.
+const BUS_BYTES: usize = 256 << 20;
+/// Tasks that take turns in memory, and one that stays there.
+const TASKS: [&str; 3] = ["one", "other", "hot"];
+
+/// Options of `tessera bench cold`.
+#[derive(Args)]
+pub struct BenchCold {
+    /// Zoo architecture; repeat for more
+    #[arg(long, default_values = ["resnet50", "bert-base"], value_name = "NAME")]
+    pub(crate) model: Vec<String>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    /// Cold requests of each model, and as many warm ones
+    #[arg(long, default_value_t = 40)]
+    pub(crate) rounds: usize,
+    /// Cold starts a second beside a task that stays; 0 for none
+    #[arg(long, default_value_t = 20.0)]
+    pub(crate) rate: f64,
+    /// Seconds for which that task is asked alone, and as long beside cold starts
+    #[arg(long, default_value_t = 5.0)]
+    pub(crate) seconds: f64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Serialize)]
+struct ColdReport {
+    device: String,
+    /// Of a copy to the device from memory that is registered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bus_gigabytes_per_second: Option<f64>,
+    models: Vec<ColdModel>,
+}
+
+#[derive(Serialize)]
+struct ColdModel {
+    model: String,
+    strategy: &'static str,
+    weight_bytes: u64,
+    /// What they take in memory, as the engine has prepared them.
+    image_bytes: u64,
+    /// A request whose weights are there.
+    warm_ms: f64,
+    /// A request whose weights are not.
+    cold_ms: f64,
+    cold_p99_ms: f64,
+    /// How long of that it waited for weights.
+    loading_ms: f64,
+    /// How long a load took of that, in the mean: without what others took to leave.
+    load_ms: f64,
+    /// What the bus takes for the weights, and then the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bound_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cold_over_bound: Option<f64>,
+    /// Cold answers that were not those of warm requests, bit by bit.
+    wrong: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<HotBesideCold>,
+}
+
+/// A task that stays, beside others that come and go.
+#[derive(Serialize)]
+struct HotBesideCold {
+    cold_starts_per_second: f64,
+    alone_p99_ms: f64,
+    /// Beside as many requests of another task whose weights are there.
+    beside_warm_p99_ms: f64,
+    beside_cold_p99_ms: f64,
+    cold_over_alone: f64,
+    cold_over_warm: f64,
+}
+
+pub(crate) fn bench_cold(arguments: &BenchCold) -> Result<()> {
+    let device = arguments.engine.device;
+    let bus = match device {
+        Device::Cpu => None,
+        Device::Cuda(number) => Some(tessera_engine::measure_copy_rate(number, BUS_BYTES)?),
+    };
+    let models = arguments.model.iter().map(|model| measure_model(arguments, model, bus));
+    let report = ColdReport {
+        device: device.to_string(),
+        bus_gigabytes_per_second: bus.map(|rate| rate / 1e9),
+        models: models.collect::<Result<_>>()?,
+    };
+    if arguments.json {
+        return output::print_json(&report);
+    }
+    if let Some(rate) = report.bus_gigabytes_per_second {
+        output::print_line(&format!("{}: {rate:.1} GB/s from the host", report.device))?;
+    }
+    report.models.iter().try_for_each(|model| output::print_line(&describe_model(model)))
+}
+
+fn describe_model(model: &ColdModel) -> String {
+    let mut line = format!(
+        "{}, {}: {} of weights; warm {:.2} ms, cold {:.2} ms (p99 {:.2}, {:.2} for weights)",
+        model.model,
+        model.strategy,
+        format_bytes(model.weight_bytes),
+        model.warm_ms,
+        model.cold_ms,
+        model.cold_p99_ms,
+        model.loading_ms
+    );
+    if let (Some(bound), Some(ratio)) = (model.bound_ms, model.cold_over_bound) {
+        line += &format!(", {ratio:.2} of the bound of {bound:.2} ms");
+    }
+    line += &format!("; {} wrong", model.wrong);
+    if let Some(beside) = &model.beside {
+        line += &format!(
+            "; a hot task's p99 beside {:.1} cold starts a second {:.2} ms, {:.2} of alone, {:.2} of \
+             that beside warm ones",
+            beside.cold_starts_per_second,
+            beside.beside_cold_p99_ms,
+            beside.cold_over_alone,
+            beside.cold_over_warm
+        );
+    }
+    line
+}
+
+fn measure_model(arguments: &BenchCold, model: &str, bus: Option<f64>) -> Result<ColdModel> {
+    let working = output::spinner(format!("preparing {model}"));
+    let folder = temporary_folder()?;
+    let repository = folder.path().join("repository");
+    let stored = Repository::open_or_create(&repository)?;
+    let architecture: Architecture = model.parse()?;
+    let (mut inputs, mut weight_bytes) = (Vec::new(), 0);
+    for (seed, task) in (0..).zip(TASKS) {
+        let path = folder.path().join(format!("{task}.onnx"));
+        let recipe = Recipe { seed, batch: BatchSize::Fixed(1), ..Recipe::new(architecture) };
+        zoo_file::write_recipe(&recipe, &path)?;
+        let file = ModelFile::read_file(&path, &Default::default(), &[])?;
+        let partition = file.split_into_blocks(Some(&tessera_graph::Split::Blocks(1)))?;
+        stored.put_model(task, &partition)?;
+        let ports = &partition.graph.inputs;
+        let given = random_inputs(ports, &HashMap::new(), 1)?;
+        inputs = ports.iter().map(|port| port.name.clone()).zip(given).collect();
+        weight_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
+        std::fs::remove_file(&path).ok();
+    }
+    // The one that stays, and one of those that take turns.
+    let budget = Some(weight_bytes * 29 / 10);
+    let limits = match arguments.engine.device {
+        Device::Cpu => WeightLimits { host: budget, ..WeightLimits::default() },
+        Device::Cuda(_) => WeightLimits { gpu: budget, ..WeightLimits::default() },
+    };
+    let limits = WeightLimits { eviction: EvictionPolicy::LeastRecentlyUsed, ..limits };
+    let [one, other, hot] = TASKS;
+    let tasks = [
+        (one, ResidencyChoice::Auto),
+        (other, ResidencyChoice::Auto),
+        (hot, ResidencyChoice::Pinned),
+    ];
+    let site = ColdSite::start(&repository, &tasks, limits, &arguments.engine)?;
+    let client = site.new_client(&inputs)?;
+    working.set_message(format!("{model}: cold and warm requests"));
+    warm_up_tasks(&site, &client)?;
+    let (loads_before, time_before, image_bytes) = site.loads_so_far();
+    let timed = measure_requests(&site, &client, arguments.rounds)?;
+    let (loads, load_time, _) = site.loads_so_far();
+    let median = |times: &[Duration]| {
+        let summary = LatencySummary::from_times(times);
+        summary.ok_or_else(|| Error::usage("--rounds must be 1 or more"))
+    };
+    let (warm, cold, loading) =
+        (median(&timed.warm)?, median(&timed.cold)?, median(&timed.loading)?);
+    let loads = loads.saturating_sub(loads_before).max(1);
+    let load_time = load_time.saturating_sub(time_before);
+    let load_ms = load_time.as_secs_f64() * 1e3 / loads as f64;
+    working.set_message(format!("{model}: a hot task beside cold starts"));
+    let beside =
+        (arguments.rate > 0.0).then(|| measure_hot_task(arguments, &site, &inputs)).transpose()?;
+    working.finish_and_clear();
+    let bound_ms = bus.map(|rate| image_bytes as f64 / rate * 1e3 + warm.median_ms);
+    Ok(ColdModel {
+        model: model.to_owned(),
+        strategy: "load-then-run",
+        weight_bytes,
+        image_bytes,
+        warm_ms: warm.median_ms,
+        cold_ms: cold.median_ms,
+        cold_p99_ms: cold.p99_ms,
+        loading_ms: loading.median_ms,
+        load_ms,
+        bound_ms,
+        cold_over_bound: bound_ms.map(|bound| cold.median_ms / bound),
+        wrong: timed.wrong,
+        beside,
+    })
+}
+
+#[derive(Default)]
+struct TimedRequests {
+    warm: Vec<Duration>,
+    cold: Vec<Duration>,
+    loading: Vec<Duration>,
+    wrong: usize,
+}
+
+/// Asks all tasks, until runs are captured where they are.
+fn warm_up_tasks(site: &ColdSite, client: &ColdClient) -> Result<()> {
+    let tasks = TASKS.into_iter().cycle().take(TASKS.len() * 80);
+    tasks.map(|task| site.ask(client, task)).try_for_each(|answer| answer.map(drop))
+}
+
+/// Asks two tasks in turns of which one is in memory, each once cold and once warm.
+fn measure_requests(site: &ColdSite, client: &ColdClient, rounds: usize) -> Result<TimedRequests> {
+    let mut timed = TimedRequests::default();
+    let mut expected = Vec::new();
+    for task in [TASKS[0], TASKS[1]] {
+        site.ask(client, task)?;
+        expected.push(site.ask(client, task)?.outputs);
+    }
+    for _ in 0..rounds {
+        for (task, expected) in [TASKS[0], TASKS[1]].into_iter().zip(&expected) {
+            let cold = site.ask(client, task)?;
+            let warm = site.ask(client, task)?;
+            timed.wrong += usize::from(cold.outputs != *expected);
+            timed.cold.push(cold.took);
+            timed.loading.push(cold.loading);
+            timed.warm.push(warm.took);
+        }
+    }
+    Ok(timed)
+}
+
+/// Asks the task that stays, one request after the other, alone and beside cold starts of others.
+fn measure_hot_task(
+    arguments: &BenchCold,
+    site: &ColdSite,
+    inputs: &[(String, Tensor)],
+) -> Result<HotBesideCold> {
+    let [one, other, hot] = TASKS;
+    let time = Duration::from_secs_f64(arguments.seconds);
+    let (hot_client, cold_client) = (site.new_client(inputs)?, site.new_client(inputs)?);
+    let ask_hot = || async {
+        let (mut times, start) = (Vec::new(), std::time::Instant::now());
+        while start.elapsed() < time {
+            times.push(hot_client.ask(hot).await?.0);
+        }
+        Ok::<_, Error>(times)
+    };
+    let local = tokio::task::LocalSet::new();
+    let (alone, beside_warm, beside_cold, starts) = local.block_on(&site.runtime, async {
+        let alone = ask_hot().await?;
+        let warm = OtherRequests::start(cold_client.clone(), &[one], arguments.rate);
+        let beside_warm = ask_hot().await?;
+        warm.stop();
+        let cold = OtherRequests::start(cold_client, &[one, other], arguments.rate);
+        let beside_cold = ask_hot().await?;
+        Ok::<_, Error>((alone, beside_warm, beside_cold, cold.stop()))
+    })?;
+    let p99 = |times: &[Duration]| {
+        LatencySummary::from_times(times).map_or(f64::NAN, |summary| summary.p99_ms)
+    };
+    let (alone, warm, cold) = (p99(&alone), p99(&beside_warm), p99(&beside_cold));
+    Ok(HotBesideCold {
+        cold_starts_per_second: starts as f64 / arguments.seconds,
+        alone_p99_ms: alone,
+        beside_warm_p99_ms: warm,
+        beside_cold_p99_ms: cold,
+        cold_over_alone: cold / alone,
+        cold_over_warm: cold / warm,
+    })
+}
+
+/// Requests of other tasks in turns, so many a second.
+struct OtherRequests {
+    asking: tokio::task::JoinHandle<()>,
+    answered: Rc<Cell<u64>>,
+}
+
+impl OtherRequests {
+    fn start(client: ColdClient, tasks: &[&'static str], rate: f64) -> Self {
+        let (answered, tasks) = (Rc::new(Cell::new(0)), tasks.to_vec());
+        let count = Rc::clone(&answered);
+        let interval = Duration::from_secs_f64(1.0 / rate);
+        let asking = tokio::task::spawn_local(async move {
+            let mut next = tokio::time::interval(interval);
+            for task in tasks.into_iter().cycle() {
+                next.tick().await;
+                if client.ask(task).await.is_err() {
+                    return;
+                }
+                count.set(count.get() + 1);
+            }
+        });
+        Self { asking, answered }
+    }
+
+    /// Asks no more; returns how many answers there were.
+    fn stop(self) -> u64 {
+        self.asking.abort();
+        self.answered.get()
+    }
+}
