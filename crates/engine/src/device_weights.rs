@@ -40,20 +40,22 @@ struct WeightImage {
     registered: Mutex<Option<RegisteredMemory>>,
     mapping: Arc<FileMapping>,
     range: Arc<VirtualRange>,
+    /// Whether it is needed again.
+    comes_back: bool,
 }
 
 impl DeviceWeights {
     /// Weights in a mapped file, which are not on the GPU yet. On the GPU each is as far from the
-    /// start as in the file.
+    /// start as in the file. Where they come back the host's memory keeps the file.
     pub(crate) fn new(
         program: ContentHash,
         gpu: &Arc<Gpu>,
         weights: &[(CString, Tensor)],
-        mapping: Option<&Arc<FileMapping>>,
+        file: Option<(&Arc<FileMapping>, bool)>,
     ) -> Result<Arc<Self>> {
-        let (image, tensors) = match mapping {
+        let (image, tensors) = match file {
             None => (None, Vec::new()),
-            Some(mapping) => {
+            Some((mapping, comes_back)) => {
                 let file = mapping.as_ref().as_ref();
                 let range = Arc::new(VirtualRange::reserve(gpu, file.len())?);
                 let place = |(name, tensor): &(CString, Tensor)| {
@@ -66,7 +68,10 @@ impl DeviceWeights {
                 };
                 let tensors = weights.iter().map(place).collect::<Result<Vec<_>>>()?;
                 let mapping = Arc::clone(mapping);
-                (Some(WeightImage { registered: Mutex::default(), mapping, range }), tensors)
+                (
+                    Some(WeightImage { registered: Mutex::default(), mapping, range, comes_back }),
+                    tensors,
+                )
             }
         };
         let byte_len = tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
@@ -158,6 +163,10 @@ impl WeightImage {
         self.register_file();
         self.range.back_with_memory()?;
         let copied = self.range.copy_from_host(self.mapping.as_ref().as_ref());
+        if !self.comes_back {
+            drop(lock(&self.registered).take());
+            self.mapping.release_pages();
+        }
         copied.and_then(|()| self.mapping.check_intact()).inspect_err(|_| {
             // What is there is of no use.
             self.leave_gpu(None).ok();

@@ -54,6 +54,9 @@ pub struct LoadOptions {
     pub cache: Option<PathBuf>,
     /// How it runs on a GPU.
     pub cuda: CudaOptions,
+    /// Whether its weights may leave a GPU and come back: then the host's memory keeps what they
+    /// come from.
+    pub weights_come_back: bool,
 }
 
 impl Default for LoadOptions {
@@ -63,6 +66,7 @@ impl Default for LoadOptions {
             device: Device::Cpu,
             cache: None,
             cuda: CudaOptions::default(),
+            weights_come_back: false,
         }
     }
 }

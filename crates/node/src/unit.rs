@@ -29,6 +29,8 @@ impl LoadedUnit {
         options: LoadOptions,
     ) -> Result<Self> {
         let run_memory = Arc::clone(&resources.run_memory);
+        let weights_come_back = resources.weight_rooms.is_some();
+        let options = LoadOptions { weights_come_back, ..options };
         let blocks = Arc::new(UnitBlocks::fetch(engine, source, unit, options, run_memory)?);
         let executor = load_executor(Arc::clone(&blocks), unit.settings.isolation, resources)?;
         Ok(Self { blocks, executor })

@@ -377,6 +377,7 @@ async fn events_tell_of_requests_and_of_what_others_tell() {
         ("rows", json!(1)),
         ("ms", json!(5.0)),
         ("waited_ms", json!(2.99)),
+        ("loading_ms", json!(0.004)),
         ("computed_ms", json!(2.0)),
         ("overhead_ms", json!(0.01)),
     ] {
@@ -384,7 +385,7 @@ async fn events_tell_of_requests_and_of_what_others_tell() {
     }
     let hop = json!({
         "unit": "ab12", "instance": "ab12.0.2", "batch": 4,
-        "waited_us": 30.0, "computed_us": 2000.0, "overhead_us": 10.0,
+        "waited_us": 30.0, "loading_us": 4.0, "computed_us": 2000.0, "overhead_us": 10.0,
     });
     assert_eq!(event["hops"], json!([hop]));
     // Later than 2020.

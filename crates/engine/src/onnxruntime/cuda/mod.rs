@@ -80,8 +80,9 @@ impl CudaLoader {
                 let prepared =
                     PreparedBlock::prepare(builder, program, options, &self.version, target)?;
                 drop(setup);
-                let on_gpu = GpuPreparedBlock::new(program.key(), &gpu, prepared)
-                    .map_err(|error| error.with_context(&label))?;
+                let on_gpu =
+                    GpuPreparedBlock::new(program.key(), &gpu, prepared, options.weights_come_back)
+                        .map_err(|error| error.with_context(&label))?;
                 program.release_weight_pages();
                 crate::release_freed_memory();
                 Ok(on_gpu)

@@ -24,8 +24,10 @@ impl GpuPreparedBlock {
         program: ContentHash,
         gpu: &Arc<Gpu>,
         prepared: PreparedBlock,
+        weights_come_back: bool,
     ) -> Result<Self> {
-        let weights = DeviceWeights::new(program, gpu, prepared.weights(), prepared.weight_file())?;
+        let file = prepared.weight_file().map(|file| (file, weights_come_back));
+        let weights = DeviceWeights::new(program, gpu, prepared.weights(), file)?;
         Ok(Self { prepared, weights })
     }
 
