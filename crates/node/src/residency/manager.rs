@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
-use tessera_core::{Error, Result, lock};
+use tessera_core::{Result, lock};
 use tessera_deploy::ResidencyChoice;
 use tessera_plan::residency::eviction::EvictionPolicy;
 use tessera_tensormq::Deadline;
 
-use super::WeightPart;
 use super::ledger::{Decision, LeaveCall, NewHolder, ResidencyLedger, RoomCall};
 use super::status::WeightUse;
+use super::{WeightPart, no_room_in_time, queue_order, receive_by};
 
 /// Where instances get room for weights.
 pub(crate) trait WeightRooms: Send + Sync {
@@ -120,15 +120,10 @@ impl WeightRoom for ManagedRoom {
     fn wait_for_room(&self, deadline: Option<Deadline>) -> Result<()> {
         let (given, is_given) = mpsc::sync_channel(1);
         let give = move |result| drop::<Result<(), _>>(given.send(result));
-        let order = deadline.map_or(u64::MAX, Deadline::nanoseconds);
-        self.wish_room(order, Box::new(give));
-        let result = match deadline {
-            None => is_given.recv().map_err(|_| ()),
-            Some(deadline) => is_given.recv_timeout(deadline.remaining()).map_err(|_| ()),
-        };
-        result.unwrap_or_else(|()| {
+        self.wish_room(queue_order(deadline), Box::new(give));
+        receive_by(&is_given, deadline).unwrap_or_else(|| {
             self.cancel_wish();
-            Err(Error::timed_out("there was no room for its weights in time (--host-memory)"))
+            Err(no_room_in_time())
         })
     }
 

@@ -12,7 +12,10 @@ mod status;
 mod unit_weights;
 mod weight_managers;
 
-use tessera_core::ContentHash;
+use std::sync::mpsc::Receiver;
+
+use tessera_core::{ContentHash, Error};
+use tessera_tensormq::Deadline;
 
 pub(crate) use manager::{
     InstanceWeightRooms, ManagedRoom, WeightManager, WeightRoom, WeightRooms,
@@ -28,4 +31,21 @@ pub(crate) use weight_managers::WeightManagers;
 pub(crate) struct WeightPart {
     pub(crate) hash: ContentHash,
     pub(crate) bytes: u64,
+}
+
+/// What somebody sends, by a deadline; `None` where nothing came.
+fn receive_by<T>(receiver: &Receiver<T>, deadline: Option<Deadline>) -> Option<T> {
+    match deadline {
+        None => receiver.recv().ok(),
+        Some(deadline) => receiver.recv_timeout(deadline.remaining()).ok(),
+    }
+}
+
+/// Who has the smallest is served first: the deadline, by the host's clock.
+fn queue_order(deadline: Option<Deadline>) -> u64 {
+    deadline.map_or(u64::MAX, Deadline::nanoseconds)
+}
+
+fn no_room_in_time() -> Error {
+    Error::timed_out("there was no room for its weights in time (--host-memory, --gpu-memory)")
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tessera_core::{Error, Result, lock};
 use tessera_tensormq::Deadline;
 
-use super::WeightPart;
 use super::ledger::LeaveCall;
 use super::manager::{WeightRoom, WeightRooms};
+use super::{WeightPart, no_room_in_time, queue_order, receive_by};
 use crate::process_protocol::{UnitProcessReport, write_line};
 
 /// The weights of this process, and what its node says of them.
@@ -81,16 +81,12 @@ impl WeightRoom for ProcessRoom {
         let (given, is_given) = mpsc::sync_channel(1);
         let ticket = self.0.next_ticket.fetch_add(1, Ordering::Relaxed);
         *lock(&self.0.waiting) = Some((ticket, given));
-        let order = deadline.map_or(u64::MAX, Deadline::nanoseconds);
+        let order = queue_order(deadline);
         self.0.send_report(&UnitProcessReport::WantsRoom { ticket, order })?;
-        let result = match deadline {
-            None => is_given.recv().map_err(|_| ()),
-            Some(deadline) => is_given.recv_timeout(deadline.remaining()).map_err(|_| ()),
-        };
-        result.map_err(|()| {
+        receive_by(&is_given, deadline).ok_or_else(|| {
             lock(&self.0.waiting).take_if(|(wanted, _)| *wanted == ticket);
             self.note_left();
-            Error::timed_out("there was no room for its weights in time (--host-memory)")
+            no_room_in_time()
         })
     }
 
