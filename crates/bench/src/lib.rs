@@ -18,6 +18,7 @@ mod faults;
 mod finding;
 mod gpu;
 mod hostile_connections;
+mod in_process_site;
 mod isolation_choice;
 mod overload;
 mod placement;

@@ -204,7 +204,7 @@ impl UnitProcess {
                 }
                 UnitProcessReport::WantsRoom { ticket, order } => {
                     let process = Arc::clone(self);
-                    let give = move |_| {
+                    let give = move || {
                         let line = UnitProcessCommand::RoomForWeights(ticket);
                         // One that can't be told is at its end, and its room comes back then.
                         process.send_command(&line).ok();

@@ -1,22 +1,19 @@
 //! A site in this process whose tasks have room for the weights of some of them.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tessera_command::EngineArguments;
 use tessera_control::{System, TaskDefaults, TaskDefinition};
-use tessera_core::{Error, Result, Tensor, lock};
+use tessera_core::{Error, Result, Tensor};
 use tessera_deploy::{BatchingChoice, Isolation, ResidencyChoice};
 use tessera_dispatch::{Dispatcher, InferenceRequest};
-use tessera_server::{
-    ControlConfig, ManagedSite, ManagedSiteConfig, NodeConfig, RunLimits, StoreConfig,
-    TelemetryConfig, TransportConfig, WeightLimits,
-};
+use tessera_server::{ManagedSite, TelemetryConfig, WeightLimits};
 
 use crate::gpu::HopTimingsCollector;
+use crate::in_process_site::{InProcessSite, stop_site};
 
 /// How long a request may take.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -57,25 +54,16 @@ impl ColdSite {
             .build()
             .map_err(|error| Error::from_io("the runtime of a site", &error))?;
         let hop_timings = Arc::new(HopTimingsCollector::default());
-        let config = ManagedSiteConfig {
-            transport: TransportConfig { transport: None, network: None },
-            node: NodeConfig {
-                first_start: 1,
-                repository: repository.to_path_buf(),
-                engine: engine.engine,
-                cuda: engine.cuda.cuda_options(),
-                cores: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
-                run_limits: RunLimits::default(),
-                weight_limits,
-            },
-            control: ControlConfig {
-                repository: repository.to_path_buf(),
-                store: StoreConfig::Memory,
-                defaults: TaskDefaults {
-                    isolation: Isolation::Thread,
-                    deadline: DEADLINE,
-                    device: engine.device,
-                },
+        let site = InProcessSite {
+            repository,
+            engine: engine.engine,
+            cuda: engine.cuda.cuda_options(),
+            transport: None,
+            weight_limits,
+            defaults: TaskDefaults {
+                isolation: Isolation::Thread,
+                deadline: DEADLINE,
+                device: engine.device,
             },
         };
         let defined = tasks.iter().map(|(name, residency)| {
@@ -87,7 +75,7 @@ impl ColdSite {
         let system = System::new(defined.collect::<BTreeMap<_, _>>());
         let managed = runtime.block_on(async {
             let telemetry = TelemetryConfig::default().build()?;
-            let managed = config.build(telemetry, Arc::clone(&hop_timings) as _)?;
+            let managed = site.config().build(telemetry, Arc::clone(&hop_timings) as _)?;
             managed.manager().put_system(system).await?;
             Ok::<_, Error>(managed)
         })?;
@@ -153,8 +141,6 @@ impl ColdClient {
 
 impl Drop for ColdSite {
     fn drop(&mut self) {
-        self.managed.local_site().dispatcher().stop_accepting();
-        self.managed.local_site().node_supervisor().stop_all();
-        lock(&self.hop_timings.0).clear();
+        stop_site(&self.managed);
     }
 }

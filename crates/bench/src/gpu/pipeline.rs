@@ -1,7 +1,6 @@
 //! A site in this process that serves one model, asked without front ends: what clients on the same
 //! host see.
 
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,12 +11,11 @@ use tessera_deploy::{Batching, BatchingChoice, HopTiming, Isolation};
 use tessera_dispatch::{Dispatcher, InferenceRequest, InferenceResponse};
 use tessera_engine::{CudaOptions, EngineName};
 use tessera_node::{DeviceUse, InstanceStatus};
-use tessera_server::{
-    ControlConfig, ManagedSite, ManagedSiteConfig, NodeConfig, RunLimits, StoreConfig,
-    TelemetryConfig, TransportConfig, WeightLimits,
-};
+use tessera_server::{ManagedSite, TelemetryConfig, WeightLimits};
 use tessera_telemetry::{EndedRequest, RequestObserver};
 use tessera_tensormq::Transport;
+
+use crate::in_process_site::{InProcessSite, stop_site};
 
 /// How long a request may take.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -76,7 +74,7 @@ impl PipelineClient {
 
 /// Keeps what happened to requests.
 #[derive(Default)]
-pub(crate) struct HopTimingsCollector(pub(crate) Mutex<Vec<Vec<HopTiming>>>);
+pub(crate) struct HopTimingsCollector(Mutex<Vec<Vec<HopTiming>>>);
 
 impl HopTimingsCollector {
     /// What happened to requests since this was last asked.
@@ -107,30 +105,21 @@ impl BenchPipeline {
             .build()
             .map_err(|error| Error::from_io("the runtime of a pipeline", &error))?;
         let hop_timings = Arc::new(HopTimingsCollector::default());
-        let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let managed = runtime.block_on(async {
             let telemetry = TelemetryConfig::default().build()?;
-            let managed = ManagedSiteConfig {
-                transport: TransportConfig { transport: options.transport, network: None },
-                node: NodeConfig {
-                    first_start: 1,
-                    repository: repository.to_path_buf(),
-                    engine,
-                    cuda: options.cuda,
-                    cores,
-                    run_limits: RunLimits::default(),
-                    weight_limits: WeightLimits::default(),
-                },
-                control: ControlConfig {
-                    repository: repository.to_path_buf(),
-                    store: StoreConfig::Memory,
-                    defaults: TaskDefaults {
-                        isolation: options.isolation,
-                        deadline: DEADLINE,
-                        device: options.device,
-                    },
+            let site = InProcessSite {
+                repository,
+                engine,
+                cuda: options.cuda,
+                transport: options.transport,
+                weight_limits: WeightLimits::default(),
+                defaults: TaskDefaults {
+                    isolation: options.isolation,
+                    deadline: DEADLINE,
+                    device: options.device,
                 },
             };
+            let managed = site.config();
             let managed = managed.build(telemetry, Arc::clone(&hop_timings) as _)?;
             let mut task = TaskDefinition::of_model(model);
             task.batching = Some(match options.batch {
@@ -228,7 +217,6 @@ impl BenchPipeline {
 
 impl Drop for BenchPipeline {
     fn drop(&mut self) {
-        self.managed.local_site().dispatcher().stop_accepting();
-        self.managed.local_site().node_supervisor().stop_all();
+        stop_site(&self.managed);
     }
 }

@@ -7,7 +7,7 @@ use tessera_graph::builder::GraphBuilder;
 use tessera_graph::onnx::ModelProto;
 
 use crate::models::{numbers, row};
-use crate::server::{Client, Input, Place, assert_close, at_once, signal, wait_until};
+use crate::server::{Client, Input, Place, Server, assert_close, at_once, signal, wait_until};
 
 /// Elements between the two layers: weights of 2.3 MB.
 const HIDDEN: usize = 8192;
@@ -56,6 +56,25 @@ fn models(place: &Place, count: usize) -> (Vec<String>, Vec<Vec<f64>>) {
     (0..count).map(one).unzip()
 }
 
+/// Bytes that so many models take, and a little.
+fn memory_of(models: usize) -> usize {
+    models * MODEL_BYTES + 4096
+}
+
+/// Serves models within the memory of some of them.
+fn serve_within<'a>(
+    place: &'a Place,
+    files: &[String],
+    models: usize,
+    more: &[&str],
+) -> Server<'a> {
+    let budget = memory_of(models).to_string();
+    let mut arguments: Vec<&str> = files.iter().map(String::as_str).collect();
+    arguments.extend(["--host-memory", &budget, "--no-batching"]);
+    arguments.extend(more);
+    place.serve(&arguments)
+}
+
 /// The value of a metric, summed over its series.
 fn metric(client: &Client, name: &str) -> f64 {
     let metrics = client.metrics();
@@ -90,13 +109,10 @@ fn ask_at_random(client: &Client, expected: &[Vec<f64>], count: usize) {
 fn fifty_models_are_served_in_the_memory_of_ten() {
     let place = Place::new();
     let (files, expected) = models(&place, 50);
-    let budget = (10 * MODEL_BYTES + 4096).to_string();
-    let mut arguments: Vec<&str> = files.iter().map(String::as_str).collect();
-    arguments.extend(["--host-memory", &budget, "--no-batching"]);
-    let server = place.serve(&arguments);
+    let server = serve_within(&place, &files, 10, &[]);
     ask_at_random(&server, &expected, 60);
     let used = metric(&server, "tessera_weight_memory_used_bytes");
-    assert!(used <= 10.0 * MODEL_BYTES as f64 + 4096.0, "{used}");
+    assert!(used <= memory_of(10) as f64, "{used}");
     assert!(used >= 9.0 * MODEL_BYTES as f64, "{used}");
     let [loads, evictions, uses] = ["loads", "evictions", "uses"]
         .map(|what| metric(&server, &format!("tessera_unit_weight_{what}_total")));
@@ -111,10 +127,7 @@ fn fifty_models_are_served_in_the_memory_of_ten() {
 fn processes_bring_their_weights_back_also_after_they_were_killed() {
     let place = Place::new();
     let (files, expected) = models(&place, 8);
-    let budget = (3 * MODEL_BYTES + 4096).to_string();
-    let mut arguments: Vec<&str> = files.iter().map(String::as_str).collect();
-    arguments.extend(["--host-memory", &budget, "--isolation", "process", "--no-batching"]);
-    let server = place.serve(&arguments);
+    let server = serve_within(&place, &files, 3, &["--isolation", "process"]);
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| ask_at_random(&server, &expected, 30));
         for number in 0..4 {
@@ -129,7 +142,7 @@ fn processes_bring_their_weights_back_also_after_they_were_killed() {
     ask_at_random(&server, &expected, 5);
     assert!(metric(&server, "tessera_unit_weight_evictions_total") > 8.0);
     let used = metric(&server, "tessera_weight_memory_used_bytes");
-    assert!(used <= 3.0 * MODEL_BYTES as f64 + 4096.0, "{used}");
+    assert!(used <= memory_of(3) as f64, "{used}");
     server.stop();
 }
 
@@ -137,10 +150,7 @@ fn processes_bring_their_weights_back_also_after_they_were_killed() {
 fn tasks_say_where_their_weights_are_to_be() {
     let place = Place::new();
     let (files, expected) = models(&place, 4);
-    let budget = (2 * MODEL_BYTES + 4096).to_string();
-    let mut arguments: Vec<&str> = files.iter().map(String::as_str).collect();
-    arguments.extend(["--host-memory", &budget, "--no-batching"]);
-    let server = place.serve(&arguments);
+    let server = serve_within(&place, &files, 2, &[]);
     let wrong = server.put("/v1/tasks/m0", &json!({ "model": "m0", "residency": "gpu" }));
     let refusal = wrong.refusal(400);
     assert!(refusal.contains("residency") && refusal.contains("pinned"), "{refusal}");

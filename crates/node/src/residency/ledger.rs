@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tessera_core::{ContentHash, Result};
+use tessera_core::ContentHash;
 use tessera_deploy::ResidencyChoice;
 use tessera_plan::residency::eviction::{EvictionPolicy, RequestRates, ResidentInstance};
 
@@ -21,8 +21,8 @@ const LOADING_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Has an instance let go of its weights as soon as no run uses them.
 pub(super) type LeaveCall = Arc<dyn Fn() + Send + Sync>;
-/// Called when there is room, or with why there is none.
-pub(super) type RoomCall = Box<dyn FnOnce(Result<()>) + Send>;
+/// Called when there is room.
+pub(super) type RoomCall = Box<dyn FnOnce() + Send>;
 
 /// What is to be done once the ledger is free for others.
 pub(super) enum Decision {
@@ -41,15 +41,12 @@ pub(super) struct NewHolder {
 }
 
 struct Holder {
-    name: String,
     parts: Vec<WeightPart>,
-    choice: ResidencyChoice,
     leave: LeaveCall,
-    place: WeightPlace,
+    status: WeightStatus,
     place_since: Duration,
     last_used: Duration,
     reload: Duration,
-    status: WeightStatus,
 }
 
 /// Room that somebody waits for; whose deadline is first comes first.
@@ -104,21 +101,18 @@ impl ResidencyLedger {
     pub(super) fn add_holder(&mut self, new: NewHolder) -> usize {
         let NewHolder { name, parts, choice, leave } = new;
         let status = WeightStatus {
-            instance: name.clone(),
+            instance: name,
             choice,
             bytes: parts.iter().map(|part| part.bytes).sum(),
             ..WeightStatus::default()
         };
         let holder = Holder {
-            name,
             parts,
-            choice,
             leave,
-            place: WeightPlace::Disk,
+            status,
             place_since: Duration::ZERO,
             last_used: Duration::ZERO,
             reload: Duration::ZERO,
-            status,
         };
         let free = self.holders.iter().position(Option::is_none);
         let number = free.unwrap_or(self.holders.len());
@@ -142,8 +136,8 @@ impl ResidencyLedger {
 
     /// Where an instance wants its weights to be from now on.
     pub(super) fn set_choice(&mut self, name: &str, choice: ResidencyChoice) -> Vec<Decision> {
-        for holder in self.holders.iter_mut().flatten().filter(|holder| holder.name == name) {
-            holder.choice = choice;
+        let all = self.holders.iter_mut().flatten();
+        for holder in all.filter(|holder| holder.status.instance == name) {
             holder.status.choice = choice;
         }
         self.decide()
@@ -167,7 +161,7 @@ impl ResidencyLedger {
         give: RoomCall,
     ) -> Vec<Decision> {
         let Some(holder) = self.holder_mut(number) else { return Vec::new() };
-        holder.place = WeightPlace::Waiting;
+        holder.status.place = WeightPlace::Waiting;
         self.next_ticket += 1;
         self.waiting.insert((deadline, self.next_ticket), (number, give));
         self.decide()
@@ -195,9 +189,9 @@ impl ResidencyLedger {
             self.replace_parts(number, parts);
         }
         if let Some(holder) = self.holder_mut(number)
-            && holder.place == WeightPlace::Loading
+            && holder.status.place == WeightPlace::Loading
         {
-            (holder.place, holder.place_since) = (WeightPlace::Memory, now);
+            (holder.status.place, holder.place_since) = (WeightPlace::Memory, now);
             holder.last_used = now;
             holder.reload = took;
             holder.status.loads += 1;
@@ -209,7 +203,7 @@ impl ResidencyLedger {
 
     fn replace_parts(&mut self, number: usize, parts: Vec<WeightPart>) {
         let is_known =
-            |holder: &Holder| holder.place != WeightPlace::Loading || holder.parts == parts;
+            |holder: &Holder| holder.status.place != WeightPlace::Loading || holder.parts == parts;
         if self.holders.get(number).and_then(Option::as_ref).is_none_or(is_known) {
             return;
         }
@@ -225,10 +219,10 @@ impl ResidencyLedger {
     pub(super) fn note_left(&mut self, number: usize) -> Vec<Decision> {
         self.give_parts_back(number);
         if let Some(holder) = self.holder_mut(number) {
-            if holder.place == WeightPlace::Leaving {
+            if holder.status.place == WeightPlace::Leaving {
                 holder.status.evictions += 1;
             }
-            holder.place = WeightPlace::Disk;
+            holder.status.place = WeightPlace::Disk;
         }
         self.decide()
     }
@@ -238,8 +232,8 @@ impl ResidencyLedger {
     pub(super) fn release_unused(&mut self) -> Vec<Decision> {
         let unused = (0..self.holders.len()).filter(|&number| {
             self.holders[number].as_ref().is_some_and(|holder| {
-                holder.choice == ResidencyChoice::OnDemand
-                    && holder.place == WeightPlace::Memory
+                holder.status.choice == ResidencyChoice::OnDemand
+                    && holder.status.place == WeightPlace::Memory
                     && self.now.saturating_sub(holder.last_used) >= ON_DEMAND_STAY
             })
         });
@@ -254,7 +248,7 @@ impl ResidencyLedger {
         let mut decisions = Vec::with_capacity(numbers.len());
         for &number in numbers {
             if let Some(holder) = self.holder_mut(number) {
-                (holder.place, holder.place_since) = (WeightPlace::Leaving, now);
+                (holder.status.place, holder.place_since) = (WeightPlace::Leaving, now);
                 decisions.push(Decision::Leave(Arc::clone(&holder.leave)));
             }
         }
@@ -264,7 +258,7 @@ impl ResidencyLedger {
     /// What is known of everyone.
     pub(super) fn statuses(&self) -> Vec<WeightStatus> {
         let all = self.holders.iter().flatten();
-        all.map(|holder| WeightStatus { place: holder.place, ..holder.status.clone() }).collect()
+        all.map(|holder| holder.status.clone()).collect()
     }
 
     /// Gives room to those whose turn it is, one load at a time, and has others leave for them.
@@ -290,7 +284,7 @@ impl ResidencyLedger {
             self.take_parts(number);
             let now = self.now;
             if let Some(holder) = self.holder_mut(number) {
-                (holder.place, holder.place_since) = (WeightPlace::Loading, now);
+                (holder.status.place, holder.place_since) = (WeightPlace::Loading, now);
             }
             decisions.push(Decision::GiveRoom(give));
         }
@@ -309,7 +303,8 @@ impl ResidencyLedger {
     fn newest_in_memory(&self) -> Option<usize> {
         let all = self.holders.iter().enumerate();
         let in_memory = all.filter_map(|(number, holder)| {
-            let holder = holder.as_ref().filter(|holder| holder.place == WeightPlace::Memory)?;
+            let holder =
+                holder.as_ref().filter(|holder| holder.status.place == WeightPlace::Memory)?;
             Some((holder.place_since, number))
         });
         in_memory.max().map(|(_, number)| number)
@@ -321,9 +316,9 @@ impl ResidencyLedger {
             let all = self.holders.iter().enumerate();
             let mine = all.filter_map(|(number, holder)| Some((number, holder.as_ref()?)));
             let may_leave = mine.filter(move |(_, holder)| {
-                let is_wanted = choice.is_none_or(|choice| holder.choice == choice);
-                holder.place == WeightPlace::Memory
-                    && holder.choice != ResidencyChoice::Pinned
+                let is_wanted = choice.is_none_or(|choice| holder.status.choice == choice);
+                holder.status.place == WeightPlace::Memory
+                    && holder.status.choice != ResidencyChoice::Pinned
                     && is_wanted
             });
             let numbers = may_leave.map(|(number, _)| number);
@@ -363,7 +358,7 @@ impl ResidencyLedger {
         let leaving = self.holders.iter().flatten();
         let leaving = leaving.filter(|holder| {
             let since = self.now.saturating_sub(holder.place_since);
-            holder.place == WeightPlace::Leaving && since < LEAVING_PATIENCE
+            holder.status.place == WeightPlace::Leaving && since < LEAVING_PATIENCE
         });
         // What several of them share counts once all of them leave.
         let mut leaves: HashMap<ContentHash, usize> = HashMap::new();
@@ -398,7 +393,7 @@ impl ResidencyLedger {
     /// Takes what an instance has, or is about to have, off the books.
     fn give_parts_back(&mut self, number: usize) {
         let Some(Some(holder)) = self.holders.get(number) else { return };
-        if !holder.place.takes_memory() {
+        if !holder.status.place.takes_memory() {
             return;
         }
         for part in &holder.parts {
@@ -415,7 +410,7 @@ impl ResidencyLedger {
     fn is_somebody_loading(&self) -> bool {
         self.holders.iter().flatten().any(|holder| {
             let since = self.now.saturating_sub(holder.place_since);
-            holder.place == WeightPlace::Loading && since < LOADING_PATIENCE
+            holder.status.place == WeightPlace::Loading && since < LOADING_PATIENCE
         })
     }
 

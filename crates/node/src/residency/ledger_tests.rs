@@ -57,16 +57,16 @@ impl Books {
     fn carry_out(&self, decisions: Vec<Decision>) {
         for decision in decisions {
             match decision {
-                Decision::GiveRoom(give) => give(Ok(())),
+                Decision::GiveRoom(give) => give(),
                 Decision::Leave(leave) => leave(),
             }
         }
     }
 
     fn wish(&mut self, number: usize, deadline: u64) -> Vec<String> {
-        let name = self.ledger.holder_mut(number).unwrap().name.clone();
+        let name = self.ledger.holder_mut(number).unwrap().status.instance.clone();
         let log = self.log.clone();
-        let give = Box::new(move |_| log.note(format!("{name} loads")));
+        let give = Box::new(move || log.note(format!("{name} loads")));
         self.ledger.note_use(number);
         let decisions = self.ledger.wish_room(number, deadline, give);
         self.carry_out(decisions);

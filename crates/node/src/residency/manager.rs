@@ -66,14 +66,12 @@ impl WeightManager {
         let decisions = change(&mut self.lock_ledger());
         for decision in decisions {
             match decision {
-                Decision::GiveRoom(give) => give(Ok(())),
+                Decision::GiveRoom(give) => give(),
                 Decision::Leave(leave) => leave(),
             }
         }
     }
-}
 
-impl WeightManager {
     fn lock_ledger(&self) -> MutexGuard<'_, ResidencyLedger> {
         let mut ledger = lock(&self.ledger);
         ledger.set_time(self.made.elapsed());
@@ -119,11 +117,14 @@ impl WeightRoom for ManagedRoom {
 
     fn wait_for_room(&self, deadline: Option<Deadline>) -> Result<()> {
         let (given, is_given) = mpsc::sync_channel(1);
-        let give = move |result| drop::<Result<(), _>>(given.send(result));
+        let give = move || {
+            // Whoever asked waits for it, or gives it back.
+            given.send(()).ok();
+        };
         self.wish_room(queue_order(deadline), Box::new(give));
-        receive_by(&is_given, deadline).unwrap_or_else(|| {
+        receive_by(&is_given, deadline).ok_or_else(|| {
             self.cancel_wish();
-            Err(no_room_in_time())
+            no_room_in_time()
         })
     }
 
