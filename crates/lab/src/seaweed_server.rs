@@ -16,6 +16,9 @@ const FETCHED_PROGRAM: &str = ".seaweedfs/weed";
 /// What it lets in.
 const ACCESS_KEY: &str = "tessera";
 const SECRET_KEY: &str = "only-for-tests";
+/// What it shows to clients over https, in its folder.
+const CERTIFICATE_FILE: &str = "certificate.pem";
+const KEY_FILE: &str = "key.pem";
 /// What each of its ports is for, as its flags have it.
 const PORTS: [&str; 8] = [
     "-master.port",
@@ -32,6 +35,7 @@ const PORTS: [&str; 8] = [
 pub struct SeaweedServer {
     folder: TempDir,
     ports: Vec<u16>,
+    is_secured: bool,
     process: Option<Child>,
 }
 
@@ -39,6 +43,15 @@ impl SeaweedServer {
     /// Starts one, and waits until it answers. The error is of the kind `Unsupported` where
     /// SeaweedFS is not there.
     pub fn start() -> Result<Self> {
+        Self::start_with(None)
+    }
+
+    /// The same over https alone, with this certificate and its key as PEM.
+    pub fn start_secured(certificate_pem: &str, key_pem: &str) -> Result<Self> {
+        Self::start_with(Some([certificate_pem, key_pem]))
+    }
+
+    fn start_with(certificate: Option<[&str; 2]>) -> Result<Self> {
         let failed = |error: &std::io::Error| Error::from_io("a box for SeaweedFS", error);
         let folder = TempDir::with_prefix("tessera-s3").map_err(|error| failed(&error))?;
         // All are held until all are chosen, so that no two are the same.
@@ -55,7 +68,12 @@ impl SeaweedServer {
         );
         let written = std::fs::write(folder.path().join("s3.json"), identity);
         written.map_err(|error| failed(&error))?;
-        let mut server = Self { folder, ports, process: None };
+        for (file, pem) in [CERTIFICATE_FILE, KEY_FILE].iter().zip(certificate.iter().flatten()) {
+            let written = std::fs::write(folder.path().join(file), pem);
+            written.map_err(|error| failed(&error))?;
+        }
+        let is_secured = certificate.is_some();
+        let mut server = Self { folder, ports, is_secured, process: None };
         server.start_again()?;
         Ok(server)
     }
@@ -77,10 +95,11 @@ impl SeaweedServer {
 
     /// What programs that use it have in their environment. Buckets are made when they are needed.
     pub fn environment(&self) -> [(&'static str, String); 4] {
+        let scheme = if self.is_secured { "https" } else { "http" };
         [
             ("AWS_ACCESS_KEY_ID", ACCESS_KEY.to_owned()),
             ("AWS_SECRET_ACCESS_KEY", SECRET_KEY.to_owned()),
-            ("AWS_ENDPOINT", format!("http://127.0.0.1:{}", self.port())),
+            ("AWS_ENDPOINT", format!("{scheme}://127.0.0.1:{}", self.port())),
             ("AWS_REGION", "us-east-1".to_owned()),
         ]
     }
@@ -106,6 +125,10 @@ impl SeaweedServer {
         command.args(["-s3.autoCreateBucket=true", "-s3.port.iceberg=0", "-s3.port.lance=0"]);
         // Nobody hears of it, and it does not take the disk for its own.
         command.args(["-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=8"]);
+        if self.is_secured {
+            command.arg(format!("-s3.cert.file={CERTIFICATE_FILE}"));
+            command.arg(format!("-s3.key.file={KEY_FILE}"));
+        }
         command.current_dir(self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command.spawn().map_err(|error| failed(&error))

@@ -35,6 +35,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// a second.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const BYTES_PER_SECOND: usize = 128 << 10;
+/// What names a file with the authorities to believe, in place of the system's.
+const AUTHORITY_VARIABLES: [&str; 2] = ["AWS_CA_BUNDLE", "SSL_CERT_FILE"];
 /// Where systems have the authorities that they believe.
 const AUTHORITY_FILES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -50,7 +52,7 @@ pub(crate) struct S3Connector {
 }
 
 impl S3Connector {
-    /// One that believes the system's authorities, or those of `AWS_CA_BUNDLE`.
+    /// One that believes the system's authorities, or those of the file that the environment names.
     pub(crate) fn new(environment: &BTreeMap<String, String>) -> Result<Self> {
         let dialler = Dialler { tls: TlsConnector::from(Arc::new(tls_config(environment)?)) };
         Ok(Self { client: Client::builder(TokioExecutor::new()).build(dialler) })
@@ -64,21 +66,31 @@ impl std::fmt::Debug for S3Connector {
 }
 
 fn tls_config(environment: &BTreeMap<String, String>) -> Result<ClientConfig> {
-    let given = ["AWS_CA_BUNDLE", "SSL_CERT_FILE"].iter();
-    let given = given.filter_map(|name| environment.get(*name)).map(String::as_str);
-    let mut roots = RootCertStore::empty();
-    for file in given.chain(AUTHORITY_FILES) {
-        let Ok(found) = CertificateDer::pem_file_iter(file) else { continue };
-        // Of many one may be in a form that is not understood.
-        roots.add_parsable_certificates(found.filter_map(std::result::Result::ok));
-        if !roots.is_empty() {
-            break;
-        }
-    }
+    let roots = trusted_authorities(environment)?;
     let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| Error::engine(format!("TLS: {error}")))?;
     Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Those of the file that is named, or of the first there is.
+fn trusted_authorities(environment: &BTreeMap<String, String>) -> Result<RootCertStore> {
+    let given = AUTHORITY_VARIABLES.iter().find_map(|name| Some((name, environment.get(*name)?)));
+    if let Some((name, file)) = given {
+        let roots = read_authorities(file);
+        let message = || format!("{name}={file}: expected a PEM file with certificates");
+        return roots.ok_or_else(|| Error::usage(message()));
+    }
+    // Without any, https is refused, and http is as it is.
+    Ok(AUTHORITY_FILES.into_iter().find_map(read_authorities).unwrap_or_else(RootCertStore::empty))
+}
+
+fn read_authorities(file: &str) -> Option<RootCertStore> {
+    let found = CertificateDer::pem_file_iter(file).ok()?;
+    let mut roots = RootCertStore::empty();
+    // Of many one may be in a form that is not understood.
+    roots.add_parsable_certificates(found.filter_map(std::result::Result::ok));
+    (!roots.is_empty()).then_some(roots)
 }
 
 impl HttpConnector for S3Connector {

@@ -200,17 +200,26 @@ fn a_build_without_s3_says_how_to_get_one() {
     assert!(error.contains("--features s3") && error.contains("file:///FOLDER"), "{error}");
 }
 
+/// What was started, or nothing where SeaweedFS is not there, which is said.
+#[cfg(feature = "s3")]
+fn started(
+    server: tessera_core::Result<tessera_lab::SeaweedServer>,
+) -> Option<tessera_lab::SeaweedServer> {
+    match server {
+        Ok(server) => Some(server),
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            assert!(std::env::var_os("CI").is_none(), "{error}");
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 #[cfg(feature = "s3")]
 #[test]
 fn a_bucket_is_a_store() {
-    let server = match tessera_lab::SeaweedServer::start() {
-        Ok(server) => server,
-        Err(error) if error.kind() == ErrorKind::Unsupported => {
-            assert!(std::env::var_os("CI").is_none(), "{error}");
-            return eprintln!("SKIPPED: {error}");
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let Some(server) = started(tessera_lab::SeaweedServer::start()) else { return };
     let environment = server.environment().map(|(name, value)| (name.to_owned(), value));
     let mut environment = BTreeMap::from(environment);
     check_store(&open("s3://models", &environment));
@@ -223,6 +232,40 @@ fn a_bucket_is_a_store() {
     let address: StoreAddress = "s3://models".parse().unwrap();
     let error = ObjectStore::open_with(&address, &environment).err().unwrap();
     assert!(error.to_string().contains("expected AWS_ACCESS_KEY_ID"), "{error}");
+}
+
+#[cfg(feature = "s3")]
+#[test]
+fn a_bucket_over_https_is_a_store_for_those_who_trust_its_authority() {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+    let (key, own_key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = params.self_signed(&key).unwrap().pem();
+    let own = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    let own = own.signed_by(&own_key, &Issuer::new(params, key)).unwrap().pem();
+    let server = tessera_lab::SeaweedServer::start_secured(&own, &own_key.serialize_pem());
+    let Some(server) = started(server) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = folder.path().join("authority.pem");
+    std::fs::write(&bundle, authority).unwrap();
+    let environment = server.environment().map(|(name, value)| (name.to_owned(), value));
+    let mut environment = BTreeMap::from(environment);
+    // Nobody else's authorities have signed it.
+    let error = open("s3://models", &environment).list_models().unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    let bundle = bundle.display().to_string();
+    environment.insert("AWS_CA_BUNDLE".to_owned(), bundle.clone());
+    check_store(&open("s3://models", &environment));
+    // A file without any is a mistake, in place of which no other is believed.
+    std::fs::write(&bundle, "nothing of the kind").unwrap();
+    let address: StoreAddress = "s3://models".parse().unwrap();
+    let error = ObjectStore::open_with(&address, &environment).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        format!("AWS_CA_BUNDLE={bundle}: expected a PEM file with certificates")
+    );
 }
 
 #[cfg(feature = "s3")]

@@ -49,10 +49,22 @@ pub(crate) fn node_command(place: &Place, address: &str, name: &str) -> std::pro
 }
 
 pub(crate) fn start_node<'a>(place: &'a Place, controller: &Server<'_>, name: &str) -> Server<'a> {
-    let token = create_token(place, controller);
-    let mut command = node_command(place, &join_address(controller), name);
+    start_node_of(place, &[controller], name)
+}
+
+/// A node of several controllers, of which the first leads.
+pub(crate) fn start_node_of<'a>(
+    place: &'a Place,
+    controllers: &[&Server<'_>],
+    name: &str,
+) -> Server<'a> {
+    let token = create_token(place, controllers[0]);
+    let mut command = node_command(place, &join_address(controllers[0]), name);
+    for other in &controllers[1..] {
+        command.args(["--join", &join_address(other)]);
+    }
     let node = Server::start(place, command.args(["--token", &token]));
-    wait_until("the node is attached", || node_state(controller, name) == "attached");
+    wait_until("the node is attached", || node_state(controllers[0], name) == "attached");
     node
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{start_controller, start_node};
+use crate::cluster::{start_controller, start_node, start_node_of};
 use crate::common::{self, finish, text};
 use crate::models::{layers, row, wide};
 use crate::server::{Input, Place, Server, assert_close, signal, wait_until};
@@ -123,6 +123,41 @@ fn a_cluster_with_a_store_needs_neither_the_weights_nor_the_models_of_its_contro
     });
     let refused = controller.put("/v1/tasks/x", &json!({ "model": "x" })).refusal(404);
     assert!(refused.contains("no model \"x\" in object store"), "{refused}");
+}
+
+#[test]
+fn controllers_with_a_store_between_them_lead_in_turn() {
+    let etcd = match tessera_lab::EtcdMembers::start(3) {
+        Ok(etcd) => etcd.urls().join(","),
+        Err(error) if error.kind() == tessera_core::ErrorKind::Unsupported => {
+            return eprintln!("SKIPPED: {error}");
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let (place, other) = (Place::new(), Place::new());
+    place.split("m", &layers(&[1, 2]), &["--blocks", "2"]);
+    let (store, input) = (folder_store(&place), [Input::row(&row(1))]);
+    let shared = ["--etcd", &etcd, "--object-store", &store];
+    let start = |place, name| start_controller(place, &[&shared[..], &["--name", name]].concat());
+    let first = start(&place, "first");
+    wait_until("the first leads", || first.try_get("/v1/nodes").is_some());
+    let second = start(&other, "second");
+    let node = start_node_of(&place, &[&first, &second], "a");
+    run_at(&first, "m", "a");
+    let expected = node.infer("m", &input).output("y");
+    wait_until("the model is in the store", || place.path().join("store/names/m").exists());
+    signal("KILL", first.id());
+    wait_until("the second leads, and has the node", || {
+        let status = second.try_get("/v1/nodes/a");
+        status.is_some_and(|status| status["state"] == "attached")
+    });
+    assert_close(&node.infer("m", &input).output("y"), &expected);
+    // It never had the model, and places it anew all the same.
+    let another = start_node_of(&other, &[&second], "b");
+    run_at(&second, "m", "b");
+    assert_close(&another.infer("m", &input).output("y"), &expected);
+    run_at(&second, "copy", "a");
+    assert_close(&node.infer("copy", &input).output("y"), &expected);
 }
 
 #[cfg(feature = "s3")]

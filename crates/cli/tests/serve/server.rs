@@ -14,7 +14,7 @@ use tempfile::{TempDir, tempdir};
 use tessera_graph::onnx::ModelProto;
 
 use crate::common::{self, Ran, command, f32_bytes, finish, listing, npy, save, text};
-use crate::http::{Response, call};
+use crate::http::{Response, call, try_call};
 
 /// For what takes as long as it takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -243,6 +243,12 @@ impl Client {
     #[track_caller]
     pub(crate) fn get(&self, path: &str) -> Value {
         call(&self.control, "GET", path, "").ok()
+    }
+
+    /// The same of one that may not answer, or have others answer.
+    pub(crate) fn try_get(&self, path: &str) -> Option<Value> {
+        let answered = try_call(&self.control, "GET", path, "").ok()?;
+        (answered.status == 200).then(|| answered.json())
     }
 
     pub(crate) fn put(&self, path: &str, body: &Value) -> Response {
