@@ -86,11 +86,24 @@ impl CudaEvent {
         Self::record_of_kind(gpu, CudaEventKind::BlockingWait)
     }
 
+    /// After all that was put into the copy stream so far. Whoever waits for it stays awake.
+    pub(crate) fn record_in_copy_stream(gpu: &Arc<Gpu>) -> Result<Self> {
+        Self::record_in_stream(gpu, CudaEventKind::SpinWait, gpu.copy_stream()?)
+    }
+
     fn record_of_kind(gpu: &Arc<Gpu>, kind: CudaEventKind) -> Result<Self> {
+        Self::record_in_stream(gpu, kind, gpu.raw_stream())
+    }
+
+    fn record_in_stream(
+        gpu: &Arc<Gpu>,
+        kind: CudaEventKind,
+        stream: sys::CUstream,
+    ) -> Result<Self> {
         gpu.make_current()?;
         let made = Self { gpu: Arc::clone(gpu), kind, event: take_event(gpu, kind)? };
         // SAFETY: both were made by this process and are valid.
-        check_cuda("an event", unsafe { result::event::record(made.event, gpu.raw_stream()) })?;
+        check_cuda("an event", unsafe { result::event::record(made.event, stream) })?;
         Ok(made)
     }
 

@@ -108,6 +108,8 @@ impl CapturedGraph {
             let is_fine = is_one(Kind::CU_GRAPH_NODE_TYPE_KERNEL)
                 || is_one(Kind::CU_GRAPH_NODE_TYPE_MEMSET)
                 || is_one(Kind::CU_GRAPH_NODE_TYPE_EMPTY)
+                // Weights that are on their way (`PartArrivals`).
+                || is_one(Kind::CU_GRAPH_NODE_TYPE_WAIT_EVENT)
                 // Memory for a library's own use, which comes and goes with each run.
                 || is_one(Kind::CU_GRAPH_NODE_TYPE_MEM_ALLOC)
                 || is_one(Kind::CU_GRAPH_NODE_TYPE_MEM_FREE)

@@ -24,7 +24,10 @@ mod growing_buffer;
 mod ipc_memory;
 mod memory;
 mod nvml;
+mod paced_copies;
+mod part_arrivals;
 mod registered_memory;
+mod stream_marks;
 mod transfer;
 mod virtual_range;
 
@@ -41,9 +44,12 @@ pub use growing_buffer::GrowingBuffer;
 pub use ipc_memory::{IPC_HANDLE_BYTES, IpcMemory};
 pub use memory::{DeviceBuffer, PinnedAllocator, PinnedBuffer};
 pub use nvml::{GpuProcess, NvmlMonitor, NvmlReading};
+pub use paced_copies::PacedCopies;
+pub use part_arrivals::PartArrivals;
 pub use registered_memory::RegisteredMemory;
+pub use stream_marks::StreamMarks;
 pub use transfer::{
     concatenate_on_device, copy_all_to_host, copy_all_to_host_async, copy_between_gpus,
-    copy_on_device, read_first_bytes, to_device, to_host,
+    copy_in_stream, copy_on_device, read_first_bytes, to_device, to_host,
 };
 pub use virtual_range::{VirtualRange, VirtualSlice, release_spare_memory};

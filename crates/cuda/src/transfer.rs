@@ -185,6 +185,24 @@ pub fn copy_on_device(from: &Tensor, to: &mut TensorMut) -> Result<()> {
     check_cuda("a copy on the GPU", copied)
 }
 
+/// Copies bytes from one address of a GPU to another, in a stream.
+///
+/// # Safety
+/// There are so many bytes at both, until the copy is done, and the stream is one of that GPU, which
+/// is current.
+pub unsafe fn copy_in_stream(
+    from: usize,
+    to: usize,
+    len: usize,
+    stream: *mut std::ffi::c_void,
+) -> Result<()> {
+    let (from, to) = (from as sys::CUdeviceptr, to as sys::CUdeviceptr);
+    ON_DEVICE.count_copy(len);
+    // SAFETY: as the caller says.
+    let copied = unsafe { result::memcpy_dtod_async(to, from, len, stream.cast()) };
+    check_cuda("a copy on the GPU", copied)
+}
+
 /// Copies a tensor to memory of another GPU, in that one's stream: straight where the two can reach
 /// each other, else the driver takes it through memory of the host.
 pub fn copy_between_gpus(from: &Tensor, to: &mut TensorMut) -> Result<()> {

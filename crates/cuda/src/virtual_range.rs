@@ -15,18 +15,20 @@ use crate::Gpu;
 use crate::copy_counts::TO_DEVICE;
 use crate::driver::check_cuda;
 
-/// Bytes that are copied at a time. One copy is launched when the one before it is done: a GPU that
-/// has copies of one stream does those of others when it has none left, so that the input of
-/// somebody else's request would wait for the last of them.
-const COPY_BYTES: usize = 16 << 20;
-
 /// Addresses on a GPU, with memory or without.
 pub struct VirtualRange {
     gpu: Arc<Gpu>,
     address: sys::CUdeviceptr,
     /// A multiple of what the driver gives out.
     size: usize,
-    backing: Mutex<Option<sys::CUmemGenericAllocationHandle>>,
+    backing: Mutex<Option<(sys::CUmemGenericAllocationHandle, BackingPlace)>>,
+}
+
+/// Where memory is that backs addresses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BackingPlace {
+    Gpu,
+    Host,
 }
 
 impl VirtualRange {
@@ -73,14 +75,40 @@ impl VirtualRange {
             return Ok(());
         }
         self.gpu.make_current()?;
-        let properties = allocation_properties(&self.gpu);
-        let handle = self.take_or_make_memory(&properties)?;
+        let handle = self.take_or_make_memory(&allocation_properties(&self.gpu))?;
+        self.map_memory(handle)?;
+        *backing = Some((handle, BackingPlace::Gpu));
+        Ok(())
+    }
+
+    /// Backs it with memory of the host, which the GPU reads over the bus; it stays as long as the
+    /// range does. What is in it is anything.
+    pub fn back_with_host_memory(&self) -> Result<()> {
+        let mut backing = lock(&self.backing);
+        if backing.is_some() {
+            return Ok(());
+        }
+        self.gpu.make_current()?;
+        let mut properties = allocation_properties(&self.gpu);
+        properties.location = sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA,
+            id: 0,
+        };
+        let handle = self.make_memory(&properties)?;
+        self.map_memory(handle)?;
+        *backing = Some((handle, BackingPlace::Host));
+        Ok(())
+    }
+
+    /// Maps memory to all of it, for the GPU to read and write; gives the memory back where that
+    /// can't be.
+    fn map_memory(&self, handle: sys::CUmemGenericAllocationHandle) -> Result<()> {
         // SAFETY: the range is ours and has no memory; the handle is that of as much.
         let mapped = check_cuda("memory for addresses", unsafe {
             sys::cuMemMap(self.address, self.size, 0, handle, 0).result()
         });
         let access = sys::CUmemAccessDesc {
-            location: properties.location,
+            location: allocation_properties(&self.gpu).location,
             flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         let allowed = mapped.and_then(|()| {
@@ -98,7 +126,6 @@ impl VirtualRange {
             unsafe { sys::cuMemRelease(handle).result() }.ok();
             return Err(error);
         }
-        *backing = Some(handle);
         Ok(())
     }
 
@@ -113,6 +140,13 @@ impl VirtualRange {
             Some((_, handle)) => release_memory(handle),
             None => {}
         }
+        self.make_memory(properties)
+    }
+
+    fn make_memory(
+        &self,
+        properties: &sys::CUmemAllocationProp,
+    ) -> Result<sys::CUmemGenericAllocationHandle> {
         let mut handle = 0;
         // SAFETY: the handle is written; the properties are only read.
         check_cuda(&format!("{} bytes for weights", self.size), unsafe {
@@ -127,40 +161,61 @@ impl VirtualRange {
     /// Nothing on the GPU uses it any more.
     pub unsafe fn take_memory_away(&self) -> Result<()> {
         let mut backing = lock(&self.backing);
-        let Some(handle) = *backing else { return Ok(()) };
+        let Some((handle, place)) = *backing else { return Ok(()) };
         self.gpu.make_current()?;
         // SAFETY: the range is mapped as a whole, and whoever used it is done.
         check_cuda("taking memory away", unsafe {
             sys::cuMemUnmap(self.address, self.size).result()
         })?;
         *backing = None;
-        let before = lock(&self.gpu.spare_memory).replace((self.size, handle));
+        let before = match place {
+            BackingPlace::Gpu => lock(&self.gpu.spare_memory).replace((self.size, handle)),
+            BackingPlace::Host => Some((self.size, handle)),
+        };
         if let Some((_, handle)) = before {
             release_memory(handle);
         }
         Ok(())
     }
 
-    /// Copies bytes of the host to its start, and waits until they are there. Other work on the GPU
-    /// is not waited for, and does not wait. Quick where the bytes are registered.
-    pub fn copy_from_host(&self, bytes: &[u8]) -> Result<()> {
-        // While it is copied to the memory stays.
+    /// Copies bytes of the host to an offset, in the copy stream; they are not there yet when this
+    /// returns. Quick where they are registered.
+    ///
+    /// # Safety
+    /// The bytes and the memory of the range stay until the copy is done.
+    pub unsafe fn queue_copy_from_host(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let backing = lock(&self.backing);
-        if backing.is_none() || bytes.len() > self.size {
+        let end = offset.checked_add(bytes.len());
+        if backing.is_none() || end.is_none_or(|end| end > self.size) {
             return Err(Error::usage("a copy to addresses without memory"));
         }
         let stream = self.gpu.copy_stream()?;
-        bytes.chunks(COPY_BYTES).enumerate().try_for_each(|(number, chunk)| {
-            let target = self.address + (number * COPY_BYTES) as sys::CUdeviceptr;
-            TO_DEVICE.count_copy(chunk.len());
-            // SAFETY: there is memory for the bytes, which stay until the copy is done: it is
-            // waited for.
-            check_cuda("a copy to the GPU", unsafe {
-                result::memcpy_htod_async(target, chunk, stream)
-            })?;
-            // SAFETY: the stream stays until the process ends.
-            check_cuda("waiting for a copy", unsafe { result::stream::synchronize(stream) })
+        TO_DEVICE.count_copy(bytes.len());
+        // SAFETY: there is memory for the bytes; both stay until the copy is done, as the caller
+        // says.
+        check_cuda("a copy to the GPU", unsafe {
+            result::memcpy_htod_async(self.address + offset as sys::CUdeviceptr, bytes, stream)
         })
+    }
+
+    /// Copies bytes of the host to its start where it is backed by the host, too, and waits until
+    /// they are there. They are registered.
+    pub fn fill_host_memory(&self, bytes: &[u8]) -> Result<()> {
+        // While it is copied to the memory stays.
+        let backing = lock(&self.backing);
+        let is_on_host = matches!(&*backing, Some((_, BackingPlace::Host)));
+        if !is_on_host || bytes.len() > self.size {
+            return Err(Error::usage("a copy to addresses without memory of the host"));
+        }
+        let stream = self.gpu.copy_stream()?;
+        let source = bytes.as_ptr().addr() as sys::CUdeviceptr;
+        // SAFETY: there is memory for the bytes; both stay until the copy is done, which is waited
+        // for. The driver knows by the addresses where they are.
+        let copied =
+            unsafe { sys::cuMemcpyAsync(self.address, source, bytes.len(), stream).result() };
+        check_cuda("a copy on the host", copied)?;
+        // SAFETY: the stream stays until the process ends.
+        check_cuda("waiting for a copy", unsafe { result::stream::synchronize(stream) })
     }
 }
 
