@@ -3,19 +3,18 @@
 //! They have addresses on the GPU for life, which sessions and CUDA graphs know; memory backs these
 //! for as long as somebody stays ([`WeightStay`]), and goes with the last who does. They come back
 //! from the file that they were prepared in, which is registered with the driver: it is the image
-//! of them, and there is no second copy in the host's memory.
+//! of them ([`WeightImage`]), and there is no second copy in the host's memory.
 
 use std::ffi::CString;
-use std::ptr::NonNull;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use tessera_core::{ContentHash, Fence, MemoryLocation, Result, Tensor, TensorMut, lock};
-use tessera_cuda::{CudaEvent, Gpu, RegisteredMemory, VirtualRange, VirtualSlice};
+use tessera_core::{ContentHash, MemoryLocation, Result, Tensor, TensorMut, lock};
+use tessera_cuda::{CudaEvent, Gpu};
 
 use crate::FileMapping;
-
-/// Memory is mapped in pieces of this size, or of a multiple of it.
-const PAGE_BYTES: usize = 4096;
+use crate::onnxruntime::WeightParts;
+use crate::run_profile::RunProfile;
+use crate::weight_image::WeightImage;
 
 /// The weights of a block on a device.
 pub struct DeviceWeights {
@@ -25,6 +24,8 @@ pub struct DeviceWeights {
     tensors: Vec<(CString, Tensor)>,
     /// Where they are on the GPU, and what they are copied from; `None` where there are none.
     image: Option<WeightImage>,
+    /// When a run needs each part of them.
+    profile: RunProfile,
     /// How many want them there.
     stays: Mutex<usize>,
     /// Told when one of those goes who hold them beside the stream.
@@ -34,46 +35,40 @@ pub struct DeviceWeights {
     last_use: Mutex<Option<CudaEvent>>,
 }
 
-/// A file with weights, as it is on the GPU.
-struct WeightImage {
-    // Before the mapping whose memory it is.
-    registered: Mutex<Option<RegisteredMemory>>,
-    mapping: Arc<FileMapping>,
-    range: Arc<VirtualRange>,
-    /// Whether it is needed again.
-    comes_back: bool,
+/// The file that weights come from.
+pub(crate) struct AwaitedFile<'a> {
+    pub(crate) mapping: &'a Arc<FileMapping>,
+    /// What comes as one.
+    pub(crate) parts: WeightParts,
+    /// Whether they come back: then the host's memory keeps the file.
+    pub(crate) comes_back: bool,
 }
 
 impl DeviceWeights {
-    /// Weights in a mapped file, which are not on the GPU yet. On the GPU each is as far from the
-    /// start as in the file. Where they come back the host's memory keeps the file.
+    /// Weights in a mapped file, which are not on the GPU yet.
     pub(crate) fn new(
         program: ContentHash,
         gpu: &Arc<Gpu>,
         weights: &[(CString, Tensor)],
-        file: Option<(&Arc<FileMapping>, bool)>,
+        file: Option<AwaitedFile<'_>>,
     ) -> Result<Arc<Self>> {
-        let (image, tensors) = match file {
-            None => (None, Vec::new()),
-            Some((mapping, comes_back)) => {
-                let file = mapping.as_ref().as_ref();
-                let range = Arc::new(VirtualRange::reserve(gpu, file.len())?);
-                let place = |(name, tensor): &(CString, Tensor)| {
-                    let bytes = tensor.bytes().unwrap_or_default();
-                    let offset = (bytes.as_ptr().addr()).wrapping_sub(file.as_ptr().addr());
-                    let slice = VirtualSlice::new(&range, offset, bytes.len())?;
-                    let (dtype, shape) = (tensor.dtype(), tensor.shape());
-                    let placed = TensorMut::from_buffer(dtype, shape, Box::new(slice))?;
-                    Ok((name.clone(), placed.freeze()))
-                };
-                let tensors = weights.iter().map(place).collect::<Result<Vec<_>>>()?;
-                let mapping = Arc::clone(mapping);
-                (
-                    Some(WeightImage { registered: Mutex::default(), mapping, range, comes_back }),
-                    tensors,
-                )
-            }
+        let image = file.map(|file| {
+            let AwaitedFile { mapping, parts, comes_back } = file;
+            WeightImage::new(gpu, mapping, parts, comes_back)
+        });
+        let image = image.transpose()?;
+        let place = |image: &WeightImage| {
+            let place = |(name, tensor): &(CString, Tensor)| {
+                let bytes = tensor.bytes().unwrap_or_default();
+                let offset = (bytes.as_ptr().addr()).wrapping_sub(image.file().as_ptr().addr());
+                let slice = image.slice_at(offset, bytes.len())?;
+                let (dtype, shape) = (tensor.dtype(), tensor.shape());
+                let placed = TensorMut::from_buffer(dtype, shape, Box::new(slice))?;
+                Ok((name.clone(), placed.freeze()))
+            };
+            weights.iter().map(place).collect::<Result<Vec<_>>>()
         };
+        let tensors = image.as_ref().map(place).transpose()?.unwrap_or_default();
         let byte_len = tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
         Ok(Arc::new(Self {
             program,
@@ -81,6 +76,7 @@ impl DeviceWeights {
             byte_len,
             tensors,
             image,
+            profile: RunProfile::default(),
             stays: Mutex::default(),
             left: Condvar::new(),
             holds: Mutex::default(),
@@ -100,7 +96,7 @@ impl DeviceWeights {
 
     /// Bytes of memory that they take where they are there.
     pub fn memory_bytes(&self) -> usize {
-        self.image.as_ref().map_or(0, |image| image.range.byte_len())
+        self.image.as_ref().map_or(0, |image| image.range().byte_len())
     }
 
     /// What is where.
@@ -117,10 +113,35 @@ impl DeviceWeights {
         if *stays == 0
             && let Some(image) = &self.image
         {
-            image.bring_to_gpu()?;
+            image.bring_whole()?;
         }
         *stays += 1;
         Ok(WeightStay(Arc::clone(self)))
+    }
+
+    /// What they come from, where there are any.
+    pub(crate) fn image(&self) -> Option<&WeightImage> {
+        self.image.as_ref()
+    }
+
+    /// When a run needs each part of them.
+    pub(crate) fn profile(&self) -> &RunProfile {
+        &self.profile
+    }
+
+    /// Who wants them there; nobody comes or goes meanwhile.
+    pub(crate) fn lock_stays(&self) -> MutexGuard<'_, usize> {
+        lock(&self.stays)
+    }
+
+    /// One of those who were counted.
+    pub(crate) fn counted_stay(self: &Arc<Self>) -> WeightStay {
+        WeightStay(Arc::clone(self))
+    }
+
+    /// Has what is still missing of them come: a run that waits for it is about to be launched.
+    pub(crate) fn queue_rest(&self) -> Result<()> {
+        self.image.as_ref().map_or(Ok(()), WeightImage::queue_rest)
     }
 
     /// Has them not leave before the hold is dropped, for work in other streams than the one that
@@ -134,7 +155,7 @@ impl DeviceWeights {
     pub fn note_use(&self) {
         let Some(image) = &self.image else { return };
         // Where there is no event, all that is in the stream is waited for.
-        *lock(&self.last_use) = CudaEvent::record_for_spin_wait(image.range.gpu()).ok();
+        *lock(&self.last_use) = CudaEvent::record_for_spin_wait(image.range().gpu()).ok();
     }
 
     fn end_stay(&self) {
@@ -154,54 +175,6 @@ impl DeviceWeights {
         {
             // They are there still, which costs memory and nothing else.
             tracing::error!(program = %self.program, %error, "weights do not leave a GPU");
-        }
-    }
-}
-
-impl WeightImage {
-    fn bring_to_gpu(&self) -> Result<()> {
-        self.register_file();
-        self.range.back_with_memory()?;
-        let copied = self.range.copy_from_host(self.mapping.as_ref().as_ref());
-        if !self.comes_back {
-            drop(lock(&self.registered).take());
-            self.mapping.release_pages();
-        }
-        copied.and_then(|()| self.mapping.check_intact()).inspect_err(|_| {
-            // What is there is of no use.
-            self.leave_gpu(None).ok();
-        })
-    }
-
-    /// Takes their memory away once they are not used any more: after this event, or, where there
-    /// is none, after all that is in the stream.
-    fn leave_gpu(&self, last_use: Option<CudaEvent>) -> Result<()> {
-        match last_use {
-            Some(event) => event.wait_on_host()?,
-            None => self.range.gpu().synchronise_stream()?,
-        }
-        // SAFETY: what used it in the stream is done, as was said; who uses it beside has a hold.
-        unsafe { self.range.take_memory_away() }
-    }
-
-    /// Lets the GPU copy from the file quickly, where that can be.
-    fn register_file(&self) {
-        let mut registered = lock(&self.registered);
-        if registered.is_some() {
-            return;
-        }
-        let file = self.mapping.as_ref().as_ref();
-        let Some(address) = NonNull::new(file.as_ptr().cast_mut()) else { return };
-        // SAFETY: the mapping has whole pages, and goes after the registration.
-        let made = unsafe {
-            let pages = file.len().next_multiple_of(PAGE_BYTES);
-            RegisteredMemory::register_read_only(self.range.gpu(), address, pages)
-        };
-        match made {
-            Ok(made) => *registered = Some(made),
-            Err(error) => {
-                tracing::debug!(%error, "weights are copied from memory that is not registered");
-            }
         }
     }
 }

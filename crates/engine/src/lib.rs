@@ -17,6 +17,10 @@ mod mapped_ranges;
 mod onnxruntime;
 mod program;
 mod rten_engine;
+mod run_profile;
+mod weight_arrival;
+mod weight_image;
+mod weight_loading;
 mod working_folder;
 
 use std::num::NonZeroUsize;
@@ -40,6 +44,8 @@ pub use tessera_cuda::{
     copy_all_to_host_async, copy_between_gpus, copy_counts, copy_on_device, entropy_on_device,
     measure_copy_rate, release_spare_memory, to_host,
 };
+pub use weight_arrival::begin_stays;
+pub use weight_loading::WeightLoading;
 pub use working_folder::{remove_abandoned_folders, remove_folders_of, unfinished_prefix};
 
 /// How a block is loaded.
@@ -54,9 +60,8 @@ pub struct LoadOptions {
     pub cache: Option<PathBuf>,
     /// How it runs on a GPU.
     pub cuda: CudaOptions,
-    /// Whether its weights may leave a GPU and come back: then the host's memory keeps what they
-    /// come from.
-    pub weights_come_back: bool,
+    /// Whether its weights may leave a GPU and come back, and how.
+    pub weights: WeightLoading,
 }
 
 impl Default for LoadOptions {
@@ -66,7 +71,7 @@ impl Default for LoadOptions {
             device: Device::Cpu,
             cache: None,
             cuda: CudaOptions::default(),
-            weights_come_back: false,
+            weights: WeightLoading::Once,
         }
     }
 }

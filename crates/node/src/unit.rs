@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tessera_core::{Device, Result, Tensor};
 use tessera_deploy::Unit;
-use tessera_engine::{Engine, LoadOptions};
+use tessera_engine::{Engine, LoadOptions, WeightLoading};
 use tessera_tensormq::Wait;
 
 use crate::ProgramSource;
@@ -29,8 +29,9 @@ impl LoadedUnit {
         options: LoadOptions,
     ) -> Result<Self> {
         let run_memory = Arc::clone(&resources.run_memory);
-        let weights_come_back = resources.weight_rooms.is_some();
-        let options = LoadOptions { weights_come_back, ..options };
+        let rooms = resources.weight_rooms.as_ref();
+        let weights = rooms.map_or(WeightLoading::Once, |rooms| rooms.loading());
+        let options = LoadOptions { weights, ..options };
         let blocks = Arc::new(UnitBlocks::fetch(engine, source, unit, options, run_memory)?);
         let executor = load_executor(Arc::clone(&blocks), unit.settings.isolation, resources)?;
         Ok(Self { blocks, executor })

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use tessera_command::{CudaArguments, parse_byte_size, parse_engine};
 use tessera_core::{Error, Result};
-use tessera_engine::{CudaOptions, EngineName};
+use tessera_engine::{CudaOptions, EngineName, WeightLoading};
 use tessera_plan::residency::eviction::EvictionPolicy;
 use tessera_server::{NodeConfig, RunLimits, WeightLimits};
 
@@ -18,6 +18,15 @@ fn parse_eviction(name: &str) -> Result<EvictionPolicy> {
              reload-cost or least-recently-used",
         )),
         policy => Ok(policy),
+    }
+}
+
+fn parse_loading(name: &str) -> Result<WeightLoading> {
+    match name.parse()? {
+        WeightLoading::Once => {
+            Err(Error::usage("expected load-then-run, pipeline or direct-host-access"))
+        }
+        loading => Ok(loading),
     }
 }
 
@@ -50,6 +59,10 @@ pub(crate) struct NodeArguments {
     /// Whose weights leave where there is no room: reload-cost or least-recently-used
     #[arg(long, value_name = "POLICY", default_value = "reload-cost", value_parser = parse_eviction)]
     pub(crate) eviction: EvictionPolicy,
+    /// How weights come to a GPU: load-then-run; pipeline, in parts while the run that needs them is
+    /// under way; or direct-host-access, the same with tables read over the bus
+    #[arg(long, value_name = "HOW", default_value = "pipeline", value_parser = parse_loading)]
+    pub(crate) loading: WeightLoading,
     /// Seconds after which a run is ended, whoever waits for it [default: 100 times the longest so
     /// far, 10 to 600]
     #[arg(long, value_name = "SECONDS")]
@@ -69,6 +82,7 @@ impl NodeArguments {
                 host: self.host_memory,
                 gpu: self.gpu_memory,
                 eviction: self.eviction,
+                loading: self.loading,
             },
             run_limits: RunLimits {
                 memory: self.max_run_memory,

@@ -1,6 +1,6 @@
-//! Lays the weights of a prepared block out as a GPU wants them: in the order of their use, each at
-//! a multiple of what kernels read at a time. So the file is the image of what is on the GPU, and
-//! comes there in a few large copies.
+//! Lays the weights of a prepared block out as a GPU wants them: small ones first, then in the order
+//! of their use, each at a multiple of what kernels read at a time. So the file is the image of what
+//! is on the GPU, and comes there in a few large copies.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,13 +12,14 @@ use tessera_core::{Error, Result};
 use tessera_graph::onnx::{GraphProto, ModelProto, StringStringEntryProto, TensorProto};
 
 use super::prepared_block::{MODEL_FILE, WEIGHTS_FILE, is_external, weight_content};
+use super::weight_parts::{WeightLayout, WeightPlace, place_weights};
 use crate::{FileMapping, SharedFileMapping};
 
 /// Where a weight begins: what CUDA's own memory begins at, and kernels are chosen by.
 const ALIGNMENT: usize = 256;
 
 /// Rewrites the weights of a prepared block in a folder, where it has any.
-pub(super) fn align_weights(folder: &Path) -> Result<()> {
+pub(super) fn align_weights(folder: &Path, layout: WeightLayout) -> Result<()> {
     let weights = folder.join(WEIGHTS_FILE);
     if !weights.exists() {
         return Ok(());
@@ -34,7 +35,7 @@ pub(super) fn align_weights(folder: &Path) -> Result<()> {
     let mut writer =
         AlignedWriter { file: BufWriter::new(File::create(&aligned).map_err(failed)?), at: 0 };
     let graph = model.graph.get_or_insert_default();
-    order_by_use(graph);
+    order_by_use(graph, layout);
     let tensors = graph.initializer.iter_mut().filter(|tensor| is_external(tensor));
     for tensor in tensors {
         writer.move_weight(tensor, &old)?;
@@ -49,8 +50,10 @@ pub(super) fn align_weights(folder: &Path) -> Result<()> {
     std::fs::rename(&aligned, &weights).map_err(failed)
 }
 
-/// Puts initialisers into the order in which nodes use them first.
-fn order_by_use(graph: &mut GraphProto) {
+/// Puts initialisers into the order of their places, and there into that in which nodes use them
+/// first.
+fn order_by_use(graph: &mut GraphProto, layout: WeightLayout) {
+    let places = place_weights(graph, layout);
     let mut first_use: HashMap<&str, usize> = HashMap::new();
     for (number, node) in graph.node.iter().enumerate() {
         for input in &node.input {
@@ -59,7 +62,11 @@ fn order_by_use(graph: &mut GraphProto) {
     }
     let order: HashMap<String, usize> =
         first_use.into_iter().map(|(name, number)| (name.to_owned(), number)).collect();
-    let place = |tensor: &TensorProto| order.get(tensor.name()).copied().unwrap_or(usize::MAX);
+    let place = |tensor: &TensorProto| {
+        let first_use = order.get(tensor.name()).copied().unwrap_or(usize::MAX);
+        let place = places.get(tensor.name()).copied().unwrap_or(WeightPlace::AtFirst);
+        (place, first_use)
+    };
     graph.initializer.sort_by_key(place);
 }
 
@@ -138,7 +145,7 @@ mod tests {
         let content: Vec<u8> = (0..303u32).map(|number| (number % 251) as u8).collect();
         std::fs::write(folder.path().join(MODEL_FILE), model.encode_to_vec()).unwrap();
         std::fs::write(folder.path().join(WEIGHTS_FILE), &content).unwrap();
-        align_weights(folder.path()).unwrap();
+        align_weights(folder.path(), WeightLayout::InParts).unwrap();
         let written = std::fs::read(folder.path().join(MODEL_FILE)).unwrap();
         let graph = ModelProto::decode(&written[..]).unwrap().graph.unwrap();
         let file = std::fs::read(folder.path().join(WEIGHTS_FILE)).unwrap();

@@ -19,6 +19,8 @@ mod ort_value;
 mod prepared_block;
 mod session_builder;
 mod session_run_options;
+mod wait_operators;
+mod weight_parts;
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -42,6 +44,7 @@ use session_builder::{SessionBuilders, engine_error};
 pub use arena::limit_run_memory;
 pub use library::find_library;
 pub(crate) use library::is_library_named;
+pub(crate) use weight_parts::WeightParts;
 
 /// The engine that is fast.
 pub struct OnnxRuntime {

@@ -15,6 +15,7 @@ use tessera_graph::onnx::{ModelProto, NodeProto, TensorProto, tensor_proto};
 
 use super::ort_value::{OrtValue, check_status};
 use super::session_builder::engine_error;
+use super::weight_parts::{self, WeightLayout, WeightParts};
 use super::{aligned_weights, blocked_layout, memcpy_removal};
 use crate::working_folder::working_folder_in;
 use crate::{FileMapping, LoadOptions, Program, ProgramWeight, SharedFileMapping};
@@ -86,8 +87,8 @@ impl PreparedBlock {
         let label = program.label();
         let machine = match on {
             ExecutionTarget::Cpu => cpu_fingerprint().to_owned(),
-            // With its weights in another order than before they were aligned.
-            ExecutionTarget::Cuda(settings) => format!("{settings}-aligned"),
+            // With its weights in the order of their parts.
+            ExecutionTarget::Cuda(settings, layout) => format!("{settings}-{}", layout.name()),
         };
         let name = format!("{}-{version}-{machine}", program.key());
         let kept = cache.join(name);
@@ -154,7 +155,7 @@ impl PreparedBlock {
         drop(values);
         match on {
             ExecutionTarget::Cpu => Ok(()),
-            ExecutionTarget::Cuda(_) => aligned_weights::align_weights(folder),
+            ExecutionTarget::Cuda(_, layout) => aligned_weights::align_weights(folder, layout),
         }
         .map_err(|error| error.with_context(&label))
     }
@@ -227,6 +228,11 @@ impl PreparedBlock {
         &self.packed
     }
 
+    /// The model as it is.
+    pub(super) fn model(&self) -> &[u8] {
+        &self.model
+    }
+
     /// The operators that it consists of, with those of bodies.
     pub(super) fn operators(&self) -> Vec<String> {
         fn add_operators(nodes: &[NodeProto], found: &mut Vec<String>) {
@@ -241,6 +247,14 @@ impl PreparedBlock {
             add_operators(&graph.node, &mut found);
         }
         found
+    }
+
+    /// The model with operators that wait for the parts in which its weights come, and these.
+    pub(super) fn awaiting_model(&self, layout: WeightLayout) -> (Vec<u8>, WeightParts) {
+        let whole = || (self.model.clone(), WeightParts::whole(self.file_len));
+        let Ok(mut model) = ModelProto::decode(&self.model[..]) else { return whole() };
+        let parts = weight_parts::wait_for_parts(&mut model, layout, self.file_len);
+        (model.encode_to_vec(), parts)
     }
 
     /// The file of its weights, where it has one.
@@ -259,7 +273,7 @@ impl PreparedBlock {
         &self,
         builder: SessionBuilder,
     ) -> Result<(OrtSession, Vec<OrtValue>), SessionError> {
-        self.session_over(builder, &self.weights)
+        self.session_over(builder, &self.model, &self.weights)
     }
 
     /// Makes a session that has copies of all weights, wherever its operators need them.
@@ -275,11 +289,12 @@ impl PreparedBlock {
         Ok(builder.commit_from_memory(&self.model)?)
     }
 
-    /// Makes a session over weights that are these, in memory that outlives it, with values for
-    /// them that must live as long as it does.
+    /// Makes a session of a form of the model over weights that are these, in memory that outlives
+    /// it, with values for them that must live as long as it does.
     pub(super) fn session_over(
         &self,
         builder: SessionBuilder,
+        model: &[u8],
         weights: &[(CString, Tensor)],
     ) -> Result<(OrtSession, Vec<OrtValue>), SessionError> {
         // ONNX Runtime insists that the file of the weights is there. It need not hold anything: no
@@ -306,7 +321,7 @@ impl PreparedBlock {
                 Ok(value)
             })
             .collect::<ort::Result<Vec<_>>>()?;
-        let session = builder.commit_from_memory(&self.model)?;
+        let session = builder.commit_from_memory(model)?;
         Ok((session, values))
     }
 }
@@ -377,8 +392,8 @@ impl SessionError {
 pub(super) enum ExecutionTarget<'a> {
     /// The CPU of this machine.
     Cpu,
-    /// A GPU, with what tells its settings apart.
-    Cuda(&'a str),
+    /// A GPU, with what tells its settings apart, and how it is to have the weights.
+    Cuda(&'a str, WeightLayout),
 }
 
 impl From<ort::Error> for SessionError {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tessera_core::{Result, lock};
 use tessera_deploy::ResidencyChoice;
+use tessera_engine::WeightLoading;
 use tessera_plan::residency::eviction::EvictionPolicy;
 use tessera_tensormq::Deadline;
 
@@ -16,6 +17,9 @@ use super::{WeightPart, no_room_in_time, queue_order, receive_by};
 pub(crate) trait WeightRooms: Send + Sync {
     /// Room for weights that are on disk. `leave` has them leave it; it must not wait for long.
     fn open_room(&self, parts: Vec<WeightPart>, leave: LeaveCall) -> Box<dyn WeightRoom>;
+
+    /// How weights come there.
+    fn loading(&self) -> WeightLoading;
 }
 
 /// Room for the weights of one instance, given back when dropped.
@@ -37,12 +41,15 @@ pub(crate) trait WeightRoom: Send + Sync {
 pub(crate) struct WeightManager {
     ledger: Mutex<ResidencyLedger>,
     made: Instant,
+    /// How weights come.
+    loading: WeightLoading,
 }
 
 impl WeightManager {
     /// So many bytes to give out.
-    pub(crate) fn new(budget: u64, policy: EvictionPolicy) -> Self {
-        Self { ledger: Mutex::new(ResidencyLedger::new(budget, policy)), made: Instant::now() }
+    pub(crate) fn new(budget: u64, policy: EvictionPolicy, loading: WeightLoading) -> Self {
+        let ledger = Mutex::new(ResidencyLedger::new(budget, policy));
+        Self { ledger, made: Instant::now(), loading }
     }
 
     /// What there is, and who has it.
@@ -154,5 +161,9 @@ impl WeightRooms for InstanceWeightRooms {
     fn open_room(&self, parts: Vec<WeightPart>, leave: LeaveCall) -> Box<dyn WeightRoom> {
         let Self { manager, instance, choice } = self;
         Box::new(ManagedRoom::open(manager, instance, *choice, parts, leave))
+    }
+
+    fn loading(&self) -> WeightLoading {
+        self.manager.loading
     }
 }

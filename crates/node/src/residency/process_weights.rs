@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use tessera_core::{Error, Result, lock};
+use tessera_engine::WeightLoading;
 use tessera_tensormq::Deadline;
 
 use super::ledger::LeaveCall;
@@ -65,6 +66,11 @@ impl WeightRooms for ProcessWeightRooms {
     fn open_room(&self, _: Vec<WeightPart>, leave: LeaveCall) -> Box<dyn WeightRoom> {
         *lock(&self.0.leave) = Some(leave);
         Box::new(ProcessRoom(Arc::clone(&self.0)))
+    }
+
+    /// In processes there is room for units on the CPU alone.
+    fn loading(&self) -> WeightLoading {
+        WeightLoading::LoadThenRun
     }
 }
 

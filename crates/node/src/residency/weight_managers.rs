@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tessera_core::{Device, lock};
 use tessera_deploy::ResidencyChoice;
+use tessera_engine::WeightLoading;
 use tessera_plan::residency::eviction::EvictionPolicy;
 
 use super::manager::WeightManager;
@@ -19,11 +20,14 @@ pub struct WeightLimits {
     pub gpu: Option<u64>,
     /// Whose leave where there is no room.
     pub eviction: EvictionPolicy,
+    /// How they come to a GPU.
+    pub loading: WeightLoading,
 }
 
 impl Default for WeightLimits {
     fn default() -> Self {
-        Self { host: None, gpu: None, eviction: EvictionPolicy::ReloadCost }
+        let (eviction, loading) = (EvictionPolicy::ReloadCost, WeightLoading::Pipeline);
+        Self { host: None, gpu: None, eviction, loading }
     }
 }
 
@@ -48,7 +52,8 @@ impl WeightManagers {
         if let Some((_, known)) = made.iter().find(|(known, _)| *known == device) {
             return Some(Arc::clone(known));
         }
-        let manager = Arc::new(WeightManager::new(bytes, self.limits.eviction));
+        let manager =
+            Arc::new(WeightManager::new(bytes, self.limits.eviction, self.limits.loading));
         made.push((device, Arc::clone(&manager)));
         Some(manager)
     }

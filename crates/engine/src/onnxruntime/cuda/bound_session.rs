@@ -11,6 +11,7 @@ use tessera_core::{DType, MemoryLocation, Result};
 
 use super::capture_lock::lock_device_for_setup;
 use super::prepared_on_gpu::GpuPreparedBlock;
+use super::run_waits::RunWaits;
 use crate::onnxruntime::ort_value::{MemoryInfo, OrtValue, check_status};
 use crate::onnxruntime::session_run_options::SessionRunOptions;
 
@@ -41,16 +42,24 @@ pub(super) struct BoundSession {
     /// Dropped first: it refers to the weights below.
     session: ManuallyDrop<OrtSession>,
     /// Where all of it runs on the GPU, they are ours.
-    weights: Option<(Arc<GpuPreparedBlock>, Vec<OrtValue>)>,
+    weights: Option<SessionWeights>,
     ports: Arc<SessionPorts>,
     gpu: u32,
     options: SessionRunOptions,
 }
 
+/// Weights that a session uses and that are ours.
+pub(super) struct SessionWeights {
+    /// What has them, and the session's values of them: both stay for as long as it does.
+    pub(super) _kept: (Arc<GpuPreparedBlock>, Vec<OrtValue>),
+    /// How runs wait for them.
+    pub(super) waits: Option<RunWaits>,
+}
+
 impl BoundSession {
     pub(super) fn new(
         session: OrtSession,
-        weights: Option<(Arc<GpuPreparedBlock>, Vec<OrtValue>)>,
+        weights: Option<SessionWeights>,
         ports: Arc<SessionPorts>,
         gpu: u32,
     ) -> Result<Self> {
@@ -98,11 +107,16 @@ impl BoundSession {
                 }
             })?;
         }
+        let waits = self.weights.as_ref().and_then(|weights| weights.waits.as_ref());
+        waits.map_or(Ok(()), RunWaits::begin_run).map_err(ort::Error::wrap)?;
         // SAFETY: session, options and binding are valid, and nobody else runs this session.
         check_status(unsafe {
             let session = self.session.ptr().cast_mut();
             (ort::api().RunWithBinding)(session, self.options.as_ptr(), binding.0)
         })?;
+        if let Some(waits) = waits {
+            waits.end_run();
+        }
         binding.bound_outputs()
     }
 }

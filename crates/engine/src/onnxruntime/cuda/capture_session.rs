@@ -11,6 +11,8 @@ use super::allocator::{self, AllocationSource};
 use super::bound_session::{BoundSession, SessionPorts};
 use super::capture_lock::lock_device_for_setup;
 use super::capture_scratch::CaptureScratch;
+use super::cublas_workspace;
+use super::run_waits::StreamPointer;
 use crate::onnxruntime::ort_value::OrtValue;
 use crate::onnxruntime::session_builder::engine_error;
 use tessera_core::lock;
@@ -110,8 +112,8 @@ impl CaptureSession {
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
         let input_shapes = samples.iter().map(|input| input.shape().to_vec()).collect();
         let shapes = CaptureShapes { inputs: input_shapes, outputs: output_shapes };
-        let graph =
-            self.capture_run(&CaptureAddresses::of_tensors(samples, outputs.iter()), &shapes)?;
+        let addresses = CaptureAddresses::of_tensors(samples, outputs.iter());
+        let graph = self.capture_trial(&addresses, &shapes)?;
         // SAFETY: all memory that it uses is of this session alone, and stays until it is done.
         let replayed = (0..REPLAY_TRIALS)
             .try_for_each(|_| unsafe { graph.replay_in_capture_stream(&self.stream) });
@@ -148,8 +150,21 @@ impl CaptureSession {
         Ok((tensors.iter().map(|tensor| tensor.shape().to_vec()).collect(), found))
     }
 
-    /// Captures a run on this memory.
+    /// Captures a run on this memory, to be replayed in the stream that all work goes into.
     pub(super) fn capture_run(
+        &mut self,
+        gpu: &Arc<Gpu>,
+        addresses: &CaptureAddresses,
+        shapes: &CaptureShapes,
+    ) -> Result<CudaGraph> {
+        let stream = StreamPointer(self.stream.stream_pointer());
+        cublas_workspace::with_main_workspace(gpu, stream, || {
+            self.capture_trial(addresses, shapes)
+        })?
+    }
+
+    /// Captures a run on this memory, to be replayed in the stream that it is captured in.
+    fn capture_trial(
         &mut self,
         addresses: &CaptureAddresses,
         shapes: &CaptureShapes,
@@ -181,6 +196,12 @@ impl CaptureSession {
             return Err(Error::unsupported("a CUDA graph of what keeps memory between runs"));
         }
         Ok(graph)
+    }
+}
+
+impl Drop for CaptureSession {
+    fn drop(&mut self) {
+        cublas_workspace::forget_stream(StreamPointer(self.stream.stream_pointer()));
     }
 }
 

@@ -8,6 +8,7 @@ use tessera_cuda::{CaptureStream, Gpu, to_device};
 
 use super::bound_session::{BoundSession, SessionPorts};
 use super::graph_cache::{CudaGraphCache, ReplayOutcome};
+use super::run_waits::StreamPointer;
 use super::session_factory::GpuSessionFactory;
 use crate::device_weights::WeightStay;
 use crate::onnxruntime::ort_value::OrtValue;
@@ -30,7 +31,7 @@ pub(super) struct OrtCudaSession {
 impl OrtCudaSession {
     pub(super) fn of_block(session_factory: GpuSessionFactory, stay: WeightStay) -> Result<Self> {
         let (gpu, ports) = (Arc::clone(&session_factory.gpu), Arc::clone(&session_factory.ports));
-        let session = session_factory.make_session(gpu.stream_pointer())?;
+        let session = session_factory.make_session(StreamPointer(gpu.stream_pointer()))?;
         let session_factory = Some(Arc::new(session_factory));
         Ok(Self { session, gpu, ports, session_factory, cuda_graphs: None, stay: Some(stay) })
     }

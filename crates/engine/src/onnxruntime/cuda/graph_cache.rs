@@ -152,6 +152,7 @@ impl CudaGraphCache {
             shared.capture_graph(addresses, shapes);
             return Ok(ReplayOutcome::NotReplayed(outputs));
         };
+        shared.weights.queue_rest()?;
         // SAFETY: the memory that it was captured with is that of these tensors, which whoever uses
         // it again does later in the stream; that of the capture session, which is given back when
         // all is done; and scratch that other CUDA graphs use too, before and after it in the
@@ -242,7 +243,9 @@ impl CudaGraphCacheInner {
         let shared = Arc::clone(self);
         run_on_capture_thread(move || {
             let mut session = lock(&shared.capture_session);
-            let captured = session.as_mut().map(|session| session.capture_run(&addresses, &shapes));
+            let captured = session
+                .as_mut()
+                .map(|session| session.capture_run(&shared.gpu, &addresses, &shapes));
             let mut state = shared.lock_state();
             state.is_capturing = false;
             state.captured += 1;

@@ -11,10 +11,12 @@ mod bound_session;
 mod capture_lock;
 mod capture_scratch;
 mod capture_session;
+mod cublas_workspace;
 mod cuda_session;
 mod graph_cache;
 mod prepared_on_gpu;
 mod provider;
+mod run_waits;
 mod session_factory;
 
 use std::collections::BTreeSet;
@@ -28,9 +30,10 @@ use tessera_cuda::Gpu;
 
 use super::prepared_block::{ExecutionTarget, PreparedBlock};
 use super::session_builder::SessionBuilders;
+use super::weight_parts::WeightLayout;
 use crate::device_weights::DeviceWeightsStatus;
 use crate::live_table::LiveTable;
-use crate::{CudaEngineSession, CudaOptions, EngineSession, LoadOptions, Program};
+use crate::{CudaEngineSession, CudaOptions, EngineSession, LoadOptions, Program, WeightLoading};
 use bound_session::SessionPorts;
 use capture_lock::lock_device_for_setup;
 use cuda_session::OrtCudaSession;
@@ -48,6 +51,14 @@ pub(super) struct CudaLoader {
     version: String,
     /// Blocks whose weights are on a GPU, for as long as a session uses them.
     prepared: LiveTable<GpuKey, GpuPreparedBlock>,
+}
+
+/// How the file has the weights that come in this way.
+fn weight_layout(loading: WeightLoading) -> WeightLayout {
+    match loading {
+        WeightLoading::DirectHostAccess => WeightLayout::TablesApart,
+        _ => WeightLayout::InParts,
+    }
 }
 
 impl CudaLoader {
@@ -74,15 +85,15 @@ impl CudaLoader {
         let key = (program.key(), number, options.cuda);
         let prepared_on_gpu =
             self.prepared.get_or_make(key, GpuPreparedBlock::is_intact, || {
-                let target = ExecutionTarget::Cuda(options.cuda.cache_name());
+                let layout = weight_layout(options.weights);
+                let target = ExecutionTarget::Cuda(options.cuda.cache_name(), layout);
                 let builder = self.session_builder(options, &gpu)?;
                 let setup = lock_device_for_setup();
                 let prepared =
                     PreparedBlock::prepare(builder, program, options, &self.version, target)?;
                 drop(setup);
-                let on_gpu =
-                    GpuPreparedBlock::new(program.key(), &gpu, prepared, options.weights_come_back)
-                        .map_err(|error| error.with_context(&label))?;
+                let on_gpu = GpuPreparedBlock::new(program.key(), &gpu, prepared, options.weights)
+                    .map_err(|error| error.with_context(&label))?;
                 program.release_weight_pages();
                 crate::release_freed_memory();
                 Ok(on_gpu)

@@ -7,7 +7,11 @@ use ort::session::builder::SessionBuilder;
 use tessera_core::{ContentHash, Result};
 use tessera_cuda::Gpu;
 
-use crate::device_weights::DeviceWeights;
+use super::run_waits::{RunWaits, StreamPointer};
+use super::weight_layout;
+use crate::WeightLoading;
+use crate::device_weights::{AwaitedFile, DeviceWeights};
+use crate::onnxruntime::WeightParts;
 use crate::onnxruntime::ort_value::OrtValue;
 use crate::onnxruntime::prepared_block::PreparedBlock;
 use crate::onnxruntime::session_builder::engine_error;
@@ -15,7 +19,18 @@ use crate::onnxruntime::session_builder::engine_error;
 /// A block's optimised form with its weights on a GPU.
 pub(super) struct GpuPreparedBlock {
     prepared: PreparedBlock,
+    /// The same with operators that wait for parts of the weights, where these come in parts.
+    awaiting_model: Option<Vec<u8>>,
     weights: Arc<DeviceWeights>,
+}
+
+/// A session, and what it uses.
+pub(super) struct GpuSession {
+    pub(super) session: OrtSession,
+    /// Values of our weights; `None` where it has copies of its own.
+    pub(super) values: Option<Vec<OrtValue>>,
+    /// How it waits for them.
+    pub(super) waits: Option<RunWaits>,
 }
 
 impl GpuPreparedBlock {
@@ -24,11 +39,19 @@ impl GpuPreparedBlock {
         program: ContentHash,
         gpu: &Arc<Gpu>,
         prepared: PreparedBlock,
-        weights_come_back: bool,
+        loading: WeightLoading,
     ) -> Result<Self> {
-        let file = prepared.weight_file().map(|file| (file, weights_come_back));
+        let mut awaiting_model = None;
+        let file = prepared.weight_file().map(|mapping| {
+            let mut parts = WeightParts::whole(mapping.as_ref().as_ref().len());
+            if matches!(loading, WeightLoading::Pipeline | WeightLoading::DirectHostAccess) {
+                let (model, those) = prepared.awaiting_model(weight_layout(loading));
+                (awaiting_model, parts) = (Some(model), those);
+            }
+            AwaitedFile { mapping, parts, comes_back: loading != WeightLoading::Once }
+        });
         let weights = DeviceWeights::new(program, gpu, prepared.weights(), file)?;
-        Ok(Self { prepared, weights })
+        Ok(Self { prepared, awaiting_model, weights })
     }
 
     /// Whether its file is what it was, from which its weights may come again.
@@ -51,21 +74,44 @@ impl GpuPreparedBlock {
     pub(super) fn build_session(
         self: &Arc<Self>,
         builder: impl Fn() -> Result<SessionBuilder>,
+        stream: StreamPointer,
         label: &str,
-    ) -> Result<(OrtSession, Option<Vec<OrtValue>>)> {
+    ) -> Result<GpuSession> {
         let fail = |error: ort::Error| engine_error(label, &error);
-        let alone = builder()?
-            .with_config_entry("session.disable_cpu_ep_fallback", "1")
-            .map_err(|error| fail(error.into()))?;
-        match self.prepared.session_over(alone, self.weights.tensors()) {
-            Ok((session, values)) => Ok((session, Some(values))),
+        let alone = || -> Result<SessionBuilder> {
+            builder()?
+                .with_config_entry("session.disable_cpu_ep_fallback", "1")
+                .map_err(|error| fail(error.into()))
+        };
+        let over = |builder: SessionBuilder, model: &[u8]| {
+            self.prepared.session_over(builder, model, self.weights.tensors())
+        };
+        if let Some(model) = &self.awaiting_model {
+            let waits = RunWaits::inside(&self.weights, stream).map_err(fail)?;
+            let mut builder = alone()?;
+            waits.add_to_session(&mut builder).map_err(fail)?;
+            match over(builder, model) {
+                Ok((session, values)) => {
+                    return Ok(GpuSession { session, values: Some(values), waits: Some(waits) });
+                }
+                Err(error) => {
+                    let error = error.into_error(label);
+                    tracing::debug!(%error, "a run waits for all weights before it begins");
+                }
+            }
+        }
+        match over(alone()?, self.prepared.model()) {
+            Ok((session, values)) => {
+                let waits = Some(RunWaits::before(&self.weights, stream));
+                Ok(GpuSession { session, values: Some(values), waits })
+            }
             Err(_) => {
-                let copied = self
+                let session = self
                     .prepared
                     .session_with_copies(builder()?)
                     .map_err(|e| e.into_error(label))?;
                 self.prepared.check_intact().map_err(|error| error.with_context(label))?;
-                Ok((copied, None))
+                Ok(GpuSession { session, values: None, waits: None })
             }
         }
     }

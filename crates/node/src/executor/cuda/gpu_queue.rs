@@ -6,8 +6,9 @@
 //! others keep the GPU busy meanwhile.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tessera_core::{Fence, Result, Tensor, lock};
 use tessera_deploy::Isolation;
@@ -39,6 +40,8 @@ pub(super) struct GpuTimeCounter {
     totals: Mutex<GpuTimeTotals>,
     /// By the rows of the batch, what the last run took.
     last_by_rows: Mutex<BTreeMap<usize, u64>>,
+    /// Nanoseconds of the shortest run so far; 0 where there was none.
+    shortest: AtomicU64,
 }
 
 /// How long a GPU worked, and how often.
@@ -61,12 +64,20 @@ impl GpuTimeCounter {
         lock(&self.last_by_rows).get(&rows).copied().unwrap_or(0)
     }
 
+    /// The shortest run so far: what a run takes that waits for nothing.
+    pub(super) fn shortest_run(&self) -> Option<Duration> {
+        let shortest = self.shortest.load(Ordering::Relaxed);
+        (shortest > 0).then(|| Duration::from_nanos(shortest))
+    }
+
     fn add_run(&self, run: &LaunchedRun, nanoseconds: u64) {
         let mut all = lock(&self.totals);
         all.nanoseconds += nanoseconds;
         all.launch_nanoseconds += run.launch_nanoseconds;
         all.runs += 1;
         lock(&self.last_by_rows).insert(run.rows, nanoseconds);
+        let shorter = |known| (known == 0 || nanoseconds < known).then_some(nanoseconds);
+        self.shortest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, shorter).ok();
     }
 }
 

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{Result, lock};
-use tessera_engine::{DeviceWeights, WeightStay};
+use tessera_engine::{DeviceWeights, WeightStay, begin_stays};
 
+use super::gpu_queue::GpuTimeCounter;
 use super::sessions::SessionsByShape;
 use crate::residency::{WeightHolder, WeightPart};
 
@@ -14,6 +15,8 @@ const GPU_PAGE_BYTES: u64 = 2 << 20;
 /// The weights of a unit, and its sessions, which stay when these leave.
 pub(super) struct GpuWeights {
     sessions: SessionsByShape,
+    /// How long the GPU works for runs over them.
+    gpu_time: Arc<GpuTimeCounter>,
     state: Mutex<GpuWeightState>,
 }
 
@@ -26,8 +29,8 @@ struct GpuWeightState {
 }
 
 impl GpuWeights {
-    pub(super) fn new(sessions: SessionsByShape) -> Self {
-        Self { sessions, state: Mutex::default() }
+    pub(super) fn new(sessions: SessionsByShape, gpu_time: Arc<GpuTimeCounter>) -> Self {
+        Self { sessions, gpu_time, state: Mutex::default() }
     }
 
     pub(super) fn sessions(&self) -> &SessionsByShape {
@@ -39,7 +42,7 @@ impl WeightHolder for GpuWeights {
     fn load_weights(&self) -> Result<()> {
         let mut state = lock(&self.state);
         state.stays = match &state.known {
-            Some(known) => known.iter().map(DeviceWeights::begin_stay).collect::<Result<_>>()?,
+            Some(known) => begin_stays(known, self.gpu_time.shortest_run())?,
             None => {
                 let stays = self.sessions.load_first()?;
                 state.known = Some(stays.iter().map(|stay| Arc::clone(stay.weights())).collect());

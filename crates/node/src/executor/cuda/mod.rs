@@ -112,14 +112,16 @@ impl CudaExecutor {
         let rooms = resources.weight_rooms.as_deref();
         let sessions = SessionsByShape::new(Arc::clone(&blocks), rooms.is_some());
         let parts = parts_on_gpu(blocks.weight_parts());
-        let weights = UnitWeights::load_first(GpuWeights::new(sessions), rooms, parts)?;
+        let gpu_time = Arc::<GpuTimeCounter>::default();
+        let holder = GpuWeights::new(sessions, Arc::clone(&gpu_time));
+        let weights = UnitWeights::load_first(holder, rooms, parts)?;
         Ok(Self {
             weights,
             blocks,
             gpu,
             exported,
             queue: GpuQueue::of_gpu(gpu, isolation),
-            gpu_time: Arc::default(),
+            gpu_time,
             replayed_runs: AtomicU64::new(0),
             runs: UnitRuns::new(resources.run_watch),
             may_send_early: AtomicBool::new(is_device_shared(Device::Cuda(gpu))),
