@@ -185,7 +185,8 @@ pub(crate) struct LoadArguments {
 
 #[derive(Args)]
 pub(crate) struct ZooArguments {
-    /// resnet18, resnet50, resnet152, vgg13, mobilenet-v2, bert-base, gpt2 or detector
+    /// resnet18, resnet50, resnet101, resnet152, vgg13, mobilenet-v2, bert-base, bert-large,
+    /// roberta-base, roberta-large, gpt2, gpt2-medium, split-resnet50 or detector
     #[arg(required_unless_present = "list")]
     pub(crate) name: Option<String>,
     /// List the architectures
@@ -212,6 +213,9 @@ pub(crate) struct ZooArguments {
     /// Keep batch normalisation as layers of its own instead of folding it into convolutions
     #[arg(long)]
     pub(crate) batch_norm: bool,
+    /// Length of sequences [default: the one that the architecture is known for]
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) sequence: Option<usize>,
     /// Print what was written as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -16,14 +16,19 @@ use tempfile::tempdir;
 use tessera_core::{DType, Dim};
 use tessera_graph::builder::{GraphBuilder, ints_attribute};
 
-const ZOO: [&str; 9] = [
+const ZOO: [&str; 14] = [
     "resnet18",
     "resnet50",
+    "resnet101",
     "resnet152",
     "vgg13",
     "mobilenet-v2",
     "bert-base",
+    "bert-large",
+    "roberta-base",
+    "roberta-large",
     "gpt2",
+    "gpt2-medium",
     "split-resnet50",
     "detector",
 ];
@@ -72,6 +77,7 @@ fn the_help_of_every_command_names_its_options() {
                 "--exits",
                 "--batch",
                 "--batch-norm",
+                "--sequence",
                 "--json",
             ],
         ),

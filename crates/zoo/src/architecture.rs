@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use tessera_core::Error;
 
+use crate::{bert, gpt2};
+
 /// An architecture of the zoo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Architecture {
@@ -12,6 +14,8 @@ pub enum Architecture {
     Resnet18,
     /// ResNet-50: bottlenecks, 25.6 M parameters.
     Resnet50,
+    /// ResNet-101: bottlenecks, 44.5 M parameters.
+    Resnet101,
     /// ResNet-152: bottlenecks, 60.2 M parameters.
     Resnet152,
     /// VGG-13: plain convolutions and a classifier that holds most of its 133 M parameters.
@@ -20,8 +24,16 @@ pub enum Architecture {
     MobilenetV2,
     /// BERT base: an encoder of 12 layers, 109 M parameters.
     BertBase,
+    /// BERT large: an encoder of 24 layers, 335 M parameters.
+    BertLarge,
+    /// RoBERTa base: BERT base with more tokens and a single type of them, 125 M parameters.
+    RobertaBase,
+    /// RoBERTa large: BERT large with more tokens and a single type of them, 355 M parameters.
+    RobertaLarge,
     /// GPT-2 small: a decoder of 12 layers, 124 M parameters.
     Gpt2,
+    /// GPT-2 medium: a decoder of 24 layers, 355 M parameters.
+    Gpt2Medium,
     /// ResNet-50 for split computing: its first half is a small head, whose 37 KB are all that a
     /// device sends on.
     SplitResnet50,
@@ -31,14 +43,19 @@ pub enum Architecture {
 
 impl Architecture {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 14] = [
         Self::Resnet18,
         Self::Resnet50,
+        Self::Resnet101,
         Self::Resnet152,
         Self::Vgg13,
         Self::MobilenetV2,
         Self::BertBase,
+        Self::BertLarge,
+        Self::RobertaBase,
+        Self::RobertaLarge,
         Self::Gpt2,
+        Self::Gpt2Medium,
         Self::SplitResnet50,
         Self::Detector,
     ];
@@ -48,11 +65,16 @@ impl Architecture {
         match self {
             Self::Resnet18 => "resnet18",
             Self::Resnet50 => "resnet50",
+            Self::Resnet101 => "resnet101",
             Self::Resnet152 => "resnet152",
             Self::Vgg13 => "vgg13",
             Self::MobilenetV2 => "mobilenet-v2",
             Self::BertBase => "bert-base",
+            Self::BertLarge => "bert-large",
+            Self::RobertaBase => "roberta-base",
+            Self::RobertaLarge => "roberta-large",
             Self::Gpt2 => "gpt2",
+            Self::Gpt2Medium => "gpt2-medium",
             Self::SplitResnet50 => "split-resnet50",
             Self::Detector => "detector",
         }
@@ -63,12 +85,14 @@ impl Architecture {
         match self {
             Self::Resnet18
             | Self::Resnet50
+            | Self::Resnet101
             | Self::Resnet152
             | Self::SplitResnet50
             | Self::Detector => 4,
             Self::Vgg13 => 5,
             Self::MobilenetV2 => 7,
-            Self::BertBase | Self::Gpt2 => 12,
+            Self::BertBase | Self::RobertaBase | Self::Gpt2 => 12,
+            Self::BertLarge | Self::RobertaLarge | Self::Gpt2Medium => 24,
         }
     }
 
@@ -78,17 +102,45 @@ impl Architecture {
     /// a layer of its own. The others exit after their middle stage.
     pub fn exit_output(self) -> Option<&'static str> {
         match self {
-            Self::Resnet18 | Self::Resnet50 => Some("exit_stage2"),
+            Self::Resnet18 | Self::Resnet50 | Self::Resnet101 => Some("exit_stage2"),
             Self::Resnet152 => Some("exit_15"),
             Self::Vgg13 => Some("exit_20"),
             Self::MobilenetV2 => Some("exit_stage4"),
-            Self::BertBase | Self::Gpt2 | Self::SplitResnet50 | Self::Detector => None,
+            Self::BertBase
+            | Self::BertLarge
+            | Self::RobertaBase
+            | Self::RobertaLarge
+            | Self::Gpt2
+            | Self::Gpt2Medium
+            | Self::SplitResnet50
+            | Self::Detector => None,
         }
     }
 
     /// Whether its convolutions are followed by batch normalisation, if not folded.
     pub fn has_batch_norm(self) -> bool {
-        !matches!(self, Self::BertBase | Self::Gpt2)
+        // Transformers normalise layers instead.
+        self.longest_sequence().is_none()
+    }
+
+    /// How long its sequences can be, which is how many positions it has; `None` where its inputs
+    /// are no sequences.
+    pub fn longest_sequence(self) -> Option<usize> {
+        match self {
+            Self::BertBase => Some(bert::BERT_BASE.positions),
+            Self::BertLarge => Some(bert::BERT_LARGE.positions),
+            Self::RobertaBase => Some(bert::ROBERTA_BASE.positions),
+            Self::RobertaLarge => Some(bert::ROBERTA_LARGE.positions),
+            Self::Gpt2 | Self::Gpt2Medium => Some(gpt2::POSITIONS),
+            Self::Resnet18
+            | Self::Resnet50
+            | Self::Resnet101
+            | Self::Resnet152
+            | Self::Vgg13
+            | Self::MobilenetV2
+            | Self::SplitResnet50
+            | Self::Detector => None,
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use tessera_core::{Error, Result};
 use tessera_graph::onnx::ModelProto;
 
 use crate::network::{AssembledNetwork, NetworkBuilder, WeightData};
-use crate::{Architecture, bert, detector, gpt2, mobilenet, resnet, vgg};
+use crate::{Architecture, bert, detector, gpt2, mobilenet, resnet, transformer, vgg};
 
 /// What to make: an architecture, where its weights come from, and how it is laid out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct Recipe {
     pub batch: BatchSize,
     /// Whether batch normalisation is a node of its own, instead of folded into convolutions.
     pub batch_norm: bool,
+    /// The length of sequences; `None` for the one that the architecture is known for.
+    pub sequence: Option<usize>,
 }
 
 /// The stages that a model has in common with its siblings.
@@ -35,7 +37,7 @@ pub struct SharedStages {
 /// The size of the first dimension of inputs and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchSize {
-    /// This size. Sequences have the length that their architecture is known for.
+    /// This size. Sequences have a fixed length too.
     Fixed(usize),
     /// Any size, named `batch`. Sequences have any length too, named `sequence`.
     Symbolic,
@@ -53,7 +55,8 @@ pub struct ZooModel {
 }
 
 impl Recipe {
-    /// The plain model: seed 0, nothing shared, no exits, batch 1, normalisation folded.
+    /// The plain model: seed 0, nothing shared, no exits, batch 1, normalisation folded, and
+    /// sequences of the length that the architecture is known for.
     pub fn new(architecture: Architecture) -> Self {
         Self {
             architecture,
@@ -62,6 +65,7 @@ impl Recipe {
             exits: false,
             batch: BatchSize::Fixed(1),
             batch_norm: false,
+            sequence: None,
         }
     }
 
@@ -89,11 +93,18 @@ impl Recipe {
         match self.architecture {
             Architecture::Resnet18 => resnet::assemble_resnet(&mut network, &resnet::RESNET18),
             Architecture::Resnet50 => resnet::assemble_resnet(&mut network, &resnet::RESNET50),
+            Architecture::Resnet101 => resnet::assemble_resnet(&mut network, &resnet::RESNET101),
             Architecture::Resnet152 => resnet::assemble_resnet(&mut network, &resnet::RESNET152),
             Architecture::Vgg13 => vgg::assemble_vgg(&mut network),
             Architecture::MobilenetV2 => mobilenet::assemble_mobilenet(&mut network),
-            Architecture::BertBase => bert::assemble_bert(&mut network),
-            Architecture::Gpt2 => gpt2::assemble_gpt2(&mut network),
+            Architecture::BertBase => bert::assemble_bert(&mut network, &bert::BERT_BASE),
+            Architecture::BertLarge => bert::assemble_bert(&mut network, &bert::BERT_LARGE),
+            Architecture::RobertaBase => bert::assemble_bert(&mut network, &bert::ROBERTA_BASE),
+            Architecture::RobertaLarge => bert::assemble_bert(&mut network, &bert::ROBERTA_LARGE),
+            Architecture::Gpt2 => gpt2::assemble_gpt2(&mut network, &transformer::BASE_LAYOUT),
+            Architecture::Gpt2Medium => {
+                gpt2::assemble_gpt2(&mut network, &transformer::LARGE_LAYOUT);
+            }
             Architecture::SplitResnet50 => resnet::assemble_split_resnet(&mut network),
             Architecture::Detector => detector::assemble_detector(&mut network),
         }
@@ -120,6 +131,27 @@ impl Recipe {
         if self.batch == BatchSize::Fixed(0) {
             return Err(Error::usage(format!("{architecture}: batch must be 1 or more, not 0")));
         }
+        self.sequence.map_or(Ok(()), |length| self.validate_sequence(length))
+    }
+
+    fn validate_sequence(&self, length: usize) -> Result<()> {
+        let architecture = self.architecture;
+        let Some(longest) = architecture.longest_sequence() else {
+            return Err(Error::usage(format!(
+                "{architecture} has no sequences, their length cannot be {length}"
+            )));
+        };
+        if !(1..=longest).contains(&length) {
+            return Err(Error::usage(format!(
+                "{architecture}: sequences have a length from 1 to {longest}, not {length}"
+            )));
+        }
+        if self.batch == BatchSize::Symbolic {
+            return Err(Error::usage(format!(
+                "{architecture}: sequences of length {length} need a fixed batch, with a symbolic \
+                 one they have any length"
+            )));
+        }
         Ok(())
     }
 }
@@ -129,6 +161,8 @@ mod tests {
     use std::collections::HashSet;
 
     use tessera_core::ErrorKind;
+    use tessera_graph::onnx::tensor_shape_proto::dimension;
+    use tessera_graph::onnx::type_proto;
 
     use super::*;
 
@@ -173,6 +207,50 @@ mod tests {
     }
 
     #[test]
+    fn sequences_are_as_long_as_the_recipe_says() {
+        for (architecture, usual, longest) in [
+            (Architecture::BertBase, 128, 512),
+            (Architecture::RobertaLarge, 128, 514),
+            (Architecture::Gpt2Medium, 64, 1024),
+        ] {
+            let plain = Recipe::new(architecture);
+            assert_eq!(input_dims(&plain), [1, usual], "{architecture}");
+            let recipe = Recipe { sequence: Some(longest), ..plain };
+            assert_eq!(input_dims(&recipe), [1, longest as i64], "{architecture}");
+        }
+    }
+
+    #[test]
+    fn a_length_changes_the_declared_shapes_and_nothing_else() {
+        let plain = Recipe::new(Architecture::Gpt2);
+        let longer = Recipe { sequence: Some(96), ..plain };
+        let [plain, longer] = [plain, longer].map(|recipe| {
+            recipe.assemble_network(WeightData::Omitted).unwrap().model.graph.unwrap()
+        });
+        assert_ne!(plain.input, longer.input);
+        assert_ne!(plain.output, longer.output);
+        assert_eq!(plain.node, longer.node);
+        assert_eq!(plain.initializer, longer.initializer);
+    }
+
+    /// The dimensions of the first input.
+    fn input_dims(recipe: &Recipe) -> Vec<i64> {
+        let assembly = recipe.assemble_network(WeightData::Omitted).unwrap();
+        let graph = assembly.model.graph.unwrap();
+        let Some(type_proto::Value::TensorType(tensor)) =
+            graph.input[0].r#type.as_ref().unwrap().value.as_ref()
+        else {
+            panic!("{} has an input that is no tensor", recipe.architecture);
+        };
+        let dims = tensor.shape.as_ref().unwrap().dim.iter();
+        dims.map(|dim| match dim.value {
+            Some(dimension::Value::DimValue(size)) => size,
+            _ => panic!("{} has an open dimension", recipe.architecture),
+        })
+        .collect()
+    }
+
+    #[test]
     fn the_same_recipe_twice_is_the_same_model() {
         let recipe = Recipe { seed: 7, ..Recipe::new(Architecture::MobilenetV2) };
         assert_eq!(recipe.build_model().unwrap(), recipe.build_model().unwrap());
@@ -190,9 +268,16 @@ mod tests {
                 },
                 "4 stages",
             ),
-            (Recipe { batch: BatchSize::Fixed(0), ..resnet }, "batch"),
+            (Recipe { batch: BatchSize::Fixed(0), ..resnet.clone() }, "batch"),
             (Recipe { exits: true, ..bert.clone() }, "bert-base has no side exits"),
-            (Recipe { batch_norm: true, ..bert }, "batch normalisation"),
+            (Recipe { batch_norm: true, ..bert.clone() }, "batch normalisation"),
+            (Recipe { sequence: Some(128), ..resnet }, "resnet18 has no sequences"),
+            (Recipe { sequence: Some(0), ..bert.clone() }, "from 1 to 512, not 0"),
+            (Recipe { sequence: Some(513), ..bert.clone() }, "from 1 to 512, not 513"),
+            (
+                Recipe { sequence: Some(128), batch: BatchSize::Symbolic, ..bert },
+                "need a fixed batch",
+            ),
         ];
         for (recipe, message) in cases {
             let error = recipe.count_parameters().unwrap_err();

@@ -42,6 +42,8 @@ pub(crate) const RESNET18: ResnetLayout =
     ResnetLayout { residual: ResidualKind::Basic, depths: [2, 2, 2, 2] };
 pub(crate) const RESNET50: ResnetLayout =
     ResnetLayout { residual: ResidualKind::Bottleneck, depths: [3, 4, 6, 3] };
+pub(crate) const RESNET101: ResnetLayout =
+    ResnetLayout { residual: ResidualKind::Bottleneck, depths: [3, 4, 23, 3] };
 pub(crate) const RESNET152: ResnetLayout =
     ResnetLayout { residual: ResidualKind::Bottleneck, depths: [3, 8, 36, 3] };
 
@@ -205,6 +207,7 @@ mod tests {
         let cases = [
             (Architecture::Resnet18, 11_689_512),
             (Architecture::Resnet50, 25_557_032),
+            (Architecture::Resnet101, 44_549_160),
             (Architecture::Resnet152, 60_192_808),
         ];
         for (architecture, expected) in cases {

@@ -11,29 +11,51 @@ use crate::BatchSize;
 use crate::network::{NetworkBuilder, module_scope};
 use crate::weights::UniformRange;
 
-/// Width of the sequences.
-pub(crate) const WIDTH: usize = 768;
+/// One size of transformer.
+pub(crate) struct TransformerLayout {
+    /// Width of the sequences.
+    pub(crate) width: usize,
+    /// Width of the hidden layer between two layers of attention.
+    pub(crate) inner: usize,
+    /// Layers of attention.
+    pub(crate) layers: usize,
+    /// Heads of each layer.
+    heads: usize,
+}
 
-/// Width of the hidden layer between two layers of attention.
-pub(crate) const INNER: usize = 3072;
+/// The size of BERT base, RoBERTa base and GPT-2 small.
+pub(crate) const BASE_LAYOUT: TransformerLayout =
+    TransformerLayout { width: 768, inner: 3072, layers: 12, heads: 12 };
 
-/// Layers of attention.
-pub(crate) const LAYERS: usize = 12;
-
-/// Heads of each layer.
-const HEADS: usize = 12;
+/// The size of BERT large, RoBERTa large and GPT-2 medium.
+pub(crate) const LARGE_LAYOUT: TransformerLayout =
+    TransformerLayout { width: 1024, inner: 4096, layers: 24, heads: 16 };
 
 /// What the scores of positions to come are lowered by; far enough for a weight of zero.
 const MASKED: f32 = -10_000.0;
 
-/// The dimensions of a sequence: batch, length, and `sizes`.
+impl TransformerLayout {
+    /// The gain of the last layer of a branch, which is `gain` in the base size: all branches
+    /// together add the same energy to the trunk, however many there are.
+    pub(crate) fn branch_gain(&self, gain: f32) -> f32 {
+        gain * (BASE_LAYOUT.layers as f32 / self.layers as f32).sqrt()
+    }
+
+    /// Width of one head.
+    fn head_width(&self) -> usize {
+        self.width / self.heads
+    }
+}
+
+/// The dimensions of a sequence: batch, length, and `sizes`. The length is that of the recipe, or
+/// else `length`.
 pub(crate) fn sequence_dims(
     network: &NetworkBuilder<'_>,
     length: usize,
     sizes: &[usize],
 ) -> Vec<Dim> {
     let length = match network.recipe.batch {
-        BatchSize::Fixed(_) => Dim::Fixed(length),
+        BatchSize::Fixed(_) => Dim::Fixed(network.recipe.sequence.unwrap_or(length)),
         BatchSize::Symbolic => Dim::Symbol("sequence".to_owned()),
     };
     let mut dims = network.batched_dims(sizes);
@@ -55,11 +77,11 @@ pub(crate) fn add_token_input(
 pub(crate) fn add_embedding_table(
     network: &mut NetworkBuilder<'_>,
     module: &str,
-    entries: usize,
+    (entries, width): (usize, usize),
     deviation: f32,
 ) -> String {
     let range = UniformRange::with_deviation(deviation);
-    network.add_parameter(module, (0, "weight"), &[entries, WIDTH], range)
+    network.add_parameter(module, (0, "weight"), &[entries, width], range)
 }
 
 /// The rows of `table` for these token numbers.
@@ -110,13 +132,14 @@ pub(crate) fn add_linear(
 /// Normalises every position.
 pub(crate) fn add_layer_norm(
     network: &mut NetworkBuilder<'_>,
+    layout: &TransformerLayout,
     module: &str,
     input: &str,
     epsilon: f32,
 ) -> String {
     let range = UniformRange::between(0.9, 1.1);
-    let scale = network.add_parameter(module, (0, "weight"), &[WIDTH], range);
-    let bias = network.add_bias(module, WIDTH);
+    let scale = network.add_parameter(module, (0, "weight"), &[layout.width], range);
+    let bias = network.add_bias(module, layout.width);
     network.graph.add_named_node(
         &format!("{}/LayerNormalization", module_scope(module)),
         "LayerNormalization",
@@ -137,15 +160,17 @@ pub(crate) enum AttentionDirection {
 /// Attention in heads, from queries, keys and values over the full width.
 pub(crate) fn add_attention(
     network: &mut NetworkBuilder<'_>,
+    layout: &TransformerLayout,
     module: &str,
     [query, key, value]: [&str; 3],
     direction: AttentionDirection,
 ) -> String {
-    let query = add_split_heads(network, &format!("{module}.query"), query, &[0, 2, 1, 3]);
-    let key = add_split_heads(network, &format!("{module}.key"), key, &[0, 2, 3, 1]);
-    let value = add_split_heads(network, &format!("{module}.value"), value, &[0, 2, 1, 3]);
+    let query = add_split_heads(network, layout, &format!("{module}.query"), query, &[0, 2, 1, 3]);
+    let key = add_split_heads(network, layout, &format!("{module}.key"), key, &[0, 2, 3, 1]);
+    let value = add_split_heads(network, layout, &format!("{module}.value"), value, &[0, 2, 1, 3]);
     let scores = network.add_operator(&format!("{module}.scores"), "MatMul", &[&query, &key]);
-    let divisor = network.scalar_constant("attention.divisor", ((WIDTH / HEADS) as f32).sqrt());
+    let divisor = (layout.head_width() as f32).sqrt();
+    let divisor = network.scalar_constant("attention.divisor", divisor);
     let mut scores = network.add_operator(module, "Div", &[&scores, &divisor]);
     if direction == AttentionDirection::Causal {
         let mask = add_causal_mask(network, &format!("{module}.mask"), &scores);
@@ -158,17 +183,18 @@ pub(crate) fn add_attention(
     let name = format!("{}/Transpose", module_scope(module));
     let order = [ints_attribute("perm", &[0, 2, 1, 3])];
     let context = network.graph.add_named_node(&name, "Transpose", &[&context], order);
-    let joined = network.integers_constant("attention.joined", &[0, 0, WIDTH as i64]);
+    let joined = network.integers_constant("attention.joined", &[0, 0, layout.width as i64]);
     network.add_operator(module, "Reshape", &[&context, &joined])
 }
 
 fn add_split_heads(
     network: &mut NetworkBuilder<'_>,
+    layout: &TransformerLayout,
     module: &str,
     input: &str,
     order: &[i64],
 ) -> String {
-    let shape = [0, 0, HEADS as i64, (WIDTH / HEADS) as i64];
+    let shape = [0, 0, layout.heads as i64, layout.head_width() as i64];
     let shape = network.integers_constant("attention.heads", &shape);
     let heads = network.add_operator(module, "Reshape", &[input, &shape]);
     let name = format!("{}/Transpose", module_scope(module));

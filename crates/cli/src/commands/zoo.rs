@@ -26,6 +26,7 @@ pub(super) fn run_zoo(arguments: &ZooArguments) -> Result<()> {
     recipe.seed = arguments.seed;
     recipe.exits = arguments.exits;
     recipe.batch_norm = arguments.batch_norm;
+    recipe.sequence = arguments.sequence;
     recipe.shared_stages = match (arguments.share_with, arguments.stages) {
         (Some(seed), Some(stages)) => Some(SharedStages { seed, stages }),
         _ => None,
