@@ -4,14 +4,17 @@ mod cold_site;
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use tempfile::TempDir;
 use tessera_command::EngineArguments;
 use tessera_core::{Device, Error, Result, Tensor};
 use tessera_deploy::ResidencyChoice;
+use tessera_engine::WeightLoading;
 use tessera_node::LatencySummary;
 use tessera_plan::residency::eviction::EvictionPolicy;
 use tessera_report::{format_bytes, output};
@@ -26,7 +29,7 @@ use cold_site::{ColdClient, ColdSite};
 /// Bytes of which the rate of the bus is taken.
 const BUS_BYTES: usize = 256 << 20;
 /// Tasks that take turns in memory, and one that stays there.
-const TASKS: [&str; 3] = ["one", "other", "hot"];
+static TASKS: [&str; 3] = ["one", "other", "hot"];
 
 /// Options of `tessera bench cold`.
 #[derive(Args)]
@@ -34,6 +37,16 @@ pub struct BenchCold {
     /// Zoo architecture; repeat for more
     #[arg(long, default_values = ["resnet50", "bert-base"], value_name = "NAME")]
     pub(crate) model: Vec<String>,
+    /// How weights come to a GPU: load-then-run, pipeline or direct-host-access; repeat for more
+    #[arg(
+        long,
+        default_values = ["load-then-run", "pipeline", "direct-host-access"],
+        value_name = "HOW"
+    )]
+    pub(crate) strategy: Vec<WeightLoading>,
+    /// Tokens of the sequences that models take which take any
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) sequence: Option<usize>,
     #[command(flatten)]
     pub(crate) engine: EngineArguments,
     /// Cold requests of each model, and as many warm ones
@@ -50,6 +63,14 @@ pub struct BenchCold {
     pub(crate) json: bool,
 }
 
+impl BenchCold {
+    /// Those that take turns, and one that stays where it is looked at.
+    fn tasks(&self) -> &'static [&'static str] {
+        let count = if self.rate > 0.0 { TASKS.len() } else { TASKS.len() - 1 };
+        &TASKS[..count]
+    }
+}
+
 #[derive(Serialize)]
 struct ColdReport {
     device: String,
@@ -62,7 +83,7 @@ struct ColdReport {
 #[derive(Serialize)]
 struct ColdModel {
     model: String,
-    strategy: &'static str,
+    strategy: String,
     weight_bytes: u64,
     /// What they take in memory, as the engine has prepared them.
     image_bytes: u64,
@@ -75,7 +96,7 @@ struct ColdModel {
     loading_ms: f64,
     /// How long a load took of that, in the mean: without what others took to leave.
     load_ms: f64,
-    /// What the bus takes for the weights, and then the run.
+    /// What the bus takes for the weights and then the run, or the longer of the two in a pipeline.
     #[serde(skip_serializing_if = "Option::is_none")]
     bound_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,11 +125,22 @@ pub(crate) fn bench_cold(arguments: &BenchCold) -> Result<()> {
         Device::Cpu => None,
         Device::Cuda(number) => Some(tessera_engine::measure_copy_rate(number, BUS_BYTES)?),
     };
-    let models = arguments.model.iter().map(|model| measure_model(arguments, model, bus));
+    let strategies = match device {
+        // What is on disk is mapped at once.
+        Device::Cpu => &[WeightLoading::LoadThenRun][..],
+        Device::Cuda(_) => &arguments.strategy,
+    };
+    let mut models = Vec::new();
+    for model in &arguments.model {
+        let stored = StoredSiblings::store(model, arguments)?;
+        for strategy in strategies {
+            models.push(measure_model(arguments, model, &stored, *strategy, bus)?);
+        }
+    }
     let report = ColdReport {
         device: device.to_string(),
         bus_gigabytes_per_second: bus.map(|rate| rate / 1e9),
-        models: models.collect::<Result<_>>()?,
+        models,
     };
     if arguments.json {
         return output::print_json(&report);
@@ -147,43 +179,68 @@ fn describe_model(model: &ColdModel) -> String {
     line
 }
 
-fn measure_model(arguments: &BenchCold, model: &str, bus: Option<f64>) -> Result<ColdModel> {
-    let working = output::spinner(format!("preparing {model}"));
-    let folder = temporary_folder()?;
-    let repository = folder.path().join("repository");
-    let stored = Repository::open_or_create(&repository)?;
-    let architecture: Architecture = model.parse()?;
-    let (mut inputs, mut weight_bytes) = (Vec::new(), 0);
-    for (seed, task) in (0..).zip(TASKS) {
-        let path = folder.path().join(format!("{task}.onnx"));
-        let recipe = Recipe { seed, batch: BatchSize::Fixed(1), ..Recipe::new(architecture) };
-        zoo_file::write_recipe(&recipe, &path)?;
-        let file = ModelFile::read_file(&path, &Default::default(), &[])?;
-        let partition = file.split_into_blocks(Some(&tessera_graph::Split::Blocks(1)))?;
-        stored.put_model(task, &partition)?;
-        let ports = &partition.graph.inputs;
-        let given = random_inputs(ports, &HashMap::new(), 1)?;
-        inputs = ports.iter().map(|port| port.name.clone()).zip(given).collect();
-        weight_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
-        std::fs::remove_file(&path).ok();
+/// Models that differ in their weights alone, one for each task, in a repository.
+struct StoredSiblings {
+    _folder: TempDir,
+    repository: PathBuf,
+    inputs: Vec<(String, Tensor)>,
+    /// Of one of them.
+    weight_bytes: u64,
+}
+
+impl StoredSiblings {
+    fn store(model: &str, arguments: &BenchCold) -> Result<Self> {
+        let working = output::spinner(format!("preparing {model}"));
+        let folder = temporary_folder()?;
+        let repository = folder.path().join("repository");
+        let stored = Repository::open_or_create(&repository)?;
+        let architecture: Architecture = model.parse()?;
+        let (mut inputs, mut weight_bytes) = (Vec::new(), 0);
+        for (seed, &task) in (0..).zip(arguments.tasks()) {
+            let path = folder.path().join(format!("{task}.onnx"));
+            let sequence = arguments.sequence.filter(|_| architecture.longest_sequence().is_some());
+            let batch = BatchSize::Fixed(1);
+            let recipe = Recipe { seed, batch, sequence, ..Recipe::new(architecture) };
+            zoo_file::write_recipe(&recipe, &path)?;
+            let file = ModelFile::read_file(&path, &Default::default(), &[])?;
+            let partition = file.split_into_blocks(Some(&tessera_graph::Split::Blocks(1)))?;
+            stored.put_model(task, &partition)?;
+            let ports = &partition.graph.inputs;
+            let given = random_inputs(ports, &HashMap::new(), 1)?;
+            inputs = ports.iter().map(|port| port.name.clone()).zip(given).collect();
+            weight_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
+            std::fs::remove_file(&path).ok();
+        }
+        working.finish_and_clear();
+        Ok(Self { _folder: folder, repository, inputs, weight_bytes })
     }
+}
+
+fn measure_model(
+    arguments: &BenchCold,
+    model: &str,
+    stored: &StoredSiblings,
+    strategy: WeightLoading,
+    bus: Option<f64>,
+) -> Result<ColdModel> {
+    let StoredSiblings { repository, inputs, weight_bytes, .. } = stored;
+    let (inputs, weight_bytes) = (&inputs[..], *weight_bytes);
+    let working = output::spinner(format!("loading {model}, {strategy}"));
     // The one that stays, and one of those that take turns.
-    let budget = Some(weight_bytes * 29 / 10);
+    let tasks = arguments.tasks();
+    let budget = Some(weight_bytes * (10 * tasks.len() as u64 - 1) / 10);
     let limits = match arguments.engine.device {
         Device::Cpu => WeightLimits { host: budget, ..WeightLimits::default() },
         Device::Cuda(_) => WeightLimits { gpu: budget, ..WeightLimits::default() },
     };
-    let limits = WeightLimits { eviction: EvictionPolicy::LeastRecentlyUsed, ..limits };
-    let [one, other, hot] = TASKS;
-    let tasks = [
-        (one, ResidencyChoice::Auto),
-        (other, ResidencyChoice::Auto),
-        (hot, ResidencyChoice::Pinned),
-    ];
-    let site = ColdSite::start(&repository, &tasks, limits, &arguments.engine)?;
-    let client = site.new_client(&inputs)?;
+    let eviction = EvictionPolicy::LeastRecentlyUsed;
+    let limits = WeightLimits { eviction, loading: strategy, ..limits };
+    let choices = [ResidencyChoice::Auto, ResidencyChoice::Auto, ResidencyChoice::Pinned];
+    let tasks: Vec<(&str, ResidencyChoice)> = tasks.iter().copied().zip(choices).collect();
+    let site = ColdSite::start(repository, &tasks, limits, &arguments.engine)?;
+    let client = site.new_client(inputs)?;
     working.set_message(format!("{model}: cold and warm requests"));
-    warm_up_tasks(&site, &client)?;
+    warm_up_tasks(&site, &client, arguments.tasks())?;
     let (loads_before, time_before, image_bytes) = site.loads_so_far();
     let timed = measure_requests(&site, &client, arguments.rounds)?;
     let (loads, load_time, _) = site.loads_so_far();
@@ -198,12 +255,20 @@ fn measure_model(arguments: &BenchCold, model: &str, bus: Option<f64>) -> Result
     let load_ms = load_time.as_secs_f64() * 1e3 / loads as f64;
     working.set_message(format!("{model}: a hot task beside cold starts"));
     let beside =
-        (arguments.rate > 0.0).then(|| measure_hot_task(arguments, &site, &inputs)).transpose()?;
+        (arguments.rate > 0.0).then(|| measure_hot_task(arguments, &site, inputs)).transpose()?;
     working.finish_and_clear();
-    let bound_ms = bus.map(|rate| image_bytes as f64 / rate * 1e3 + warm.median_ms);
+    let bound_ms = bus.map(|rate| {
+        let copy_ms = image_bytes as f64 / rate * 1e3;
+        match strategy {
+            WeightLoading::Pipeline | WeightLoading::DirectHostAccess => {
+                copy_ms.max(warm.median_ms)
+            }
+            _ => copy_ms + warm.median_ms,
+        }
+    });
     Ok(ColdModel {
         model: model.to_owned(),
-        strategy: "load-then-run",
+        strategy: strategy.to_string(),
         weight_bytes,
         image_bytes,
         warm_ms: warm.median_ms,
@@ -227,9 +292,9 @@ struct TimedRequests {
 }
 
 /// Asks all tasks, until runs are captured where they are.
-fn warm_up_tasks(site: &ColdSite, client: &ColdClient) -> Result<()> {
-    let tasks = TASKS.into_iter().cycle().take(TASKS.len() * 80);
-    tasks.map(|task| site.ask(client, task)).try_for_each(|answer| answer.map(drop))
+fn warm_up_tasks(site: &ColdSite, client: &ColdClient, tasks: &[&str]) -> Result<()> {
+    let asked = tasks.iter().cycle().take(tasks.len() * 80);
+    asked.map(|task| site.ask(client, task)).try_for_each(|answer| answer.map(drop))
 }
 
 /// Asks two tasks in turns of which one is in memory, each once cold and once warm.
