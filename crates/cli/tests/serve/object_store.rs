@@ -125,10 +125,26 @@ fn a_cluster_with_a_store_needs_neither_the_weights_nor_the_models_of_its_contro
     assert!(refused.contains("no model \"x\" in object store"), "{refused}");
 }
 
+/// Where nobody listens at the moment.
+fn free_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+#[test]
+fn a_controller_among_several_has_a_port_that_stays() {
+    let place = Place::new();
+    let mut command = place.command("controller");
+    command.args(["--repo", text(&place.repository()), "--etcd", "http://127.0.0.1:1"]);
+    let refused = finish(command.args(["--listen", "127.0.0.1:0", "--control", "0"]));
+    let expected = "--listen: with --etcd, expected a port that stays, got 0";
+    assert!(refused.code != Some(0) && refused.err.contains(expected), "{}", refused.err);
+}
+
 #[test]
 fn controllers_with_a_store_between_them_lead_in_turn() {
-    let etcd = match tessera_lab::EtcdMembers::start(3) {
-        Ok(etcd) => etcd.urls().join(","),
+    let members = match tessera_lab::EtcdMembers::start(3) {
+        Ok(members) => members,
         Err(error) if error.kind() == tessera_core::ErrorKind::Unsupported => {
             return eprintln!("SKIPPED: {error}");
         }
@@ -137,8 +153,12 @@ fn controllers_with_a_store_between_them_lead_in_turn() {
     let (place, other) = (Place::new(), Place::new());
     place.split("m", &layers(&[1, 2]), &["--blocks", "2"]);
     let (store, input) = (folder_store(&place), [Input::row(&row(1))]);
+    let etcd = members.urls().join(",");
     let shared = ["--etcd", &etcd, "--object-store", &store];
-    let start = |place, name| start_controller(place, &[&shared[..], &["--name", name]].concat());
+    let start = |place, name| {
+        let own = ["--name", name, "--listen", &free_address()];
+        start_controller(place, &[&shared[..], &own].concat())
+    };
     let first = start(&place, "first");
     wait_until("the first leads", || first.try_get("/v1/nodes").is_some());
     let second = start(&other, "second");

@@ -347,12 +347,8 @@ mod tests {
             node(&["third", "b"], "c"),
             node(&["c", "first"], "d"),
         ];
-        let weights = [
-            ("bias", 100),
-            ("first", 6 * MEGABYTES),
-            ("second", 3 * MEGABYTES),
-            ("third", MEGABYTES),
-        ];
+        let weights =
+            [("bias", 100), ("first", MEGABYTES), ("second", MEGABYTES), ("third", MEGABYTES)];
         let (mut model, len) = model(nodes, &weights);
         let parts = wait_for_parts(&mut model, WeightLayout::InParts, len);
         assert_eq!(parts.count(), 3);
@@ -369,7 +365,7 @@ mod tests {
         let expected = [
             plain("x bias"),
             wait("first a", 1),
-            wait("second a", 1),
+            wait("second a", 2),
             plain("a first/arrived second/arrived"),
             wait("third b", 2),
             plain("third/arrived b"),

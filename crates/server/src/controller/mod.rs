@@ -115,6 +115,11 @@ impl ControllerConfig {
         let mut wrong = Vec::new();
         let listen = match &self.etcd {
             None => self.listen.bind_or_note(&mut wrong).await,
+            // It is bound whenever this one leads.
+            Some(_) if self.listen.address.port() == 0 => {
+                wrong.push("--listen: with --etcd, expected a port that stays, got 0".to_owned());
+                None
+            }
             Some(_) => None,
         };
         let rest = self.rest.bind_or_note(&mut wrong).await;
