@@ -32,6 +32,7 @@ mod precision;
 mod recomputed;
 mod rows;
 mod run_forecast;
+mod segments;
 mod share;
 mod size_estimate;
 mod topological_order;
@@ -58,5 +59,8 @@ pub use partition::{
 pub use precision::Precision;
 pub use rows::{RowObstacle, RowProof, prove_rows};
 pub use run_forecast::RunForecast;
+pub use segments::{
+    AddedModel, ModelCut, RecutModel, SegmentedModel, find_segments, share_with_stored,
+};
 pub use share::{SharedModel, SharedPartitions, share_blocks};
 pub use unshared::{UnsharedWeights, find_unshared};

@@ -93,9 +93,7 @@ pub fn share_blocks(
         .iter()
         .zip(&runs)
         .map(|(chain, tokens)| {
-            let mut cuts: Vec<usize> = (0..tokens.len().saturating_sub(1))
-                .filter(|&at| !joined.is_joined_at(tokens, at))
-                .collect();
+            let mut cuts = joined.borders_of(tokens);
             cuts.extend(&chain.forced);
             cuts.sort_unstable();
             cuts.dedup();
@@ -106,7 +104,17 @@ pub fn share_blocks(
 }
 
 /// What each segment of a model is, as far as sharing is concerned.
-type SegmentToken = [u8; 32];
+pub(crate) type SegmentToken = [u8; 32];
+
+/// What a segment is that follows another.
+pub(crate) fn next_token(before: &SegmentToken, block: &crate::Block) -> SegmentToken {
+    if block.weight_bytes() + inline_bytes(block) >= WORTH_SHARING {
+        return *block.hash().as_bytes();
+    }
+    let mut both = blake3::Hasher::new();
+    both.update(before).update(block.hash().as_bytes());
+    *both.finalize().as_bytes()
+}
 
 fn segment_tokens(chain: &ChainSplitter<'_>) -> Result<Vec<SegmentToken>> {
     let every: Vec<usize> = (0..chain.points.cuts.len()).collect();
@@ -129,16 +137,7 @@ fn segment_tokens(chain: &ChainSplitter<'_>) -> Result<Vec<SegmentToken>> {
                 outputs.retain(|&id| chain.graph.is_output(id) || cut.tensors().any(|t| t == id));
             }
             let extracted = parts.extract_part(Some(segment), outputs)?;
-            let weight_bytes = extracted.block.weight_bytes() + inline_bytes(&extracted.block);
-            before = if weight_bytes >= WORTH_SHARING {
-                *extracted.block.hash().as_bytes()
-            } else {
-                *blake3::Hasher::new()
-                    .update(&before)
-                    .update(extracted.block.hash().as_bytes())
-                    .finalize()
-                    .as_bytes()
-            };
+            before = next_token(&before, &extracted.block);
             Ok(before)
         })
         .collect()
@@ -153,14 +152,14 @@ fn inline_bytes(block: &crate::Block) -> usize {
 }
 
 /// Which neighbouring segments no model tells apart.
-struct JoinedSegments {
+pub(crate) struct JoinedSegments {
     /// The one token that follows each; `None` where it varies or a model ends there.
     next: HashMap<SegmentToken, Option<SegmentToken>>,
     previous: HashMap<SegmentToken, Option<SegmentToken>>,
 }
 
 impl JoinedSegments {
-    fn new(runs: &[Vec<SegmentToken>]) -> Self {
+    pub(crate) fn new(runs: &[impl AsRef<[SegmentToken]>]) -> Self {
         fn note_neighbour(
             map: &mut HashMap<SegmentToken, Option<SegmentToken>>,
             key: SegmentToken,
@@ -172,6 +171,7 @@ impl JoinedSegments {
         }
         let mut joined = Self { next: HashMap::new(), previous: HashMap::new() };
         for run in runs {
+            let run = run.as_ref();
             for (index, &token) in run.iter().enumerate() {
                 note_neighbour(&mut joined.next, token, run.get(index + 1).copied());
                 let previous = index.checked_sub(1).and_then(|index| run.get(index).copied());
@@ -179,6 +179,18 @@ impl JoinedSegments {
             }
         }
         joined
+    }
+
+    /// Has the segments `at` and `at + 1` of a run belong to two blocks, wherever they are.
+    pub(crate) fn part_at(&mut self, run: &[SegmentToken], at: usize) {
+        if let Some(here) = run.get(at) {
+            self.next.insert(*here, None);
+        }
+    }
+
+    /// After which segments of a run a block ends; the last is not among them.
+    pub(crate) fn borders_of(&self, run: &[SegmentToken]) -> Vec<usize> {
+        (0..run.len().saturating_sub(1)).filter(|&at| !self.is_joined_at(run, at)).collect()
     }
 
     /// Whether segments `at` and `at + 1` belong to the same block.

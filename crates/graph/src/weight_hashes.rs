@@ -39,6 +39,11 @@ impl WeightHashes {
         Self(hashes.into_iter().collect())
     }
 
+    /// Hashes that are known, of weights that may not be here.
+    pub(crate) fn of_known(known: impl IntoIterator<Item = (ValueId, ContentHash)>) -> Self {
+        Self(known.into_iter().collect())
+    }
+
     pub(crate) fn get(&self, id: ValueId, weight: &Weight) -> Option<ContentHash> {
         self.0.get(&id).copied().or_else(|| weight.content_hash())
     }
