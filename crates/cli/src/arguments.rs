@@ -10,6 +10,7 @@ mod node_engine;
 pub(crate) mod plan;
 mod serve;
 mod served_models;
+mod serving;
 
 pub(crate) use admin::{AdminArguments, ListArguments, TokenCommand};
 pub(crate) use controller::ControllerArguments;
@@ -17,6 +18,7 @@ pub(crate) use logs::LogArguments;
 pub(crate) use node::{NodeAction, NodeCommand, RunNodeArguments};
 pub(crate) use plan::PlanArguments;
 pub(crate) use serve::ServeArguments;
+pub(crate) use serving::{PutArguments, RmArguments, ServerArguments, WatchArguments};
 
 use std::path::PathBuf;
 
@@ -81,6 +83,19 @@ pub(crate) enum Command {
     /// served last (or what PUT /v1/system asked for since). Clients of Triton and KServe work
     /// unchanged. SIGTERM and Ctrl-C let requests finish first; a second one does not.
     Serve(ServeArguments),
+    /// Put models into a running server, which serves each as a task
+    ///
+    /// What a model has in common with those that are served is shared: they are cut further where
+    /// that takes it, while they answer. Weights that the server has are not kept twice.
+    Put(PutArguments),
+    /// Stop serving tasks
+    Rm(RmArguments),
+    /// List the tasks of a running server
+    Tasks(ServerArguments),
+    /// Show what a running server runs, and what sharing saves
+    Status(ServerArguments),
+    /// Follow what happens at a running server: requests, instances that come and go, changes
+    Events(WatchArguments),
     /// Decide for a cluster: which tasks there are, and which nodes run them
     ///
     /// Keeps tasks, tokens and nodes in the repository, whose blocks nodes fetch. It neither

@@ -5,6 +5,7 @@
 mod arguments;
 mod commands;
 mod logs;
+mod model_archive;
 
 use std::process::ExitCode;
 

@@ -62,10 +62,11 @@ fn the_help_of_every_command_names_its_options() {
     const MODEL: [&str; 2] = ["--shape", "--exit"];
     const SPLIT: [&str; 3] = ["--blocks", "--at", "--every"];
     const ENGINE: [&str; 2] = ["--engine", "--threads"];
+    const SERVER: [&str; 3] = ["--server", "--ca", "--bearer"];
     let cut = [&MODEL[..], &SPLIT].concat();
     let cut_and_run = [&cut[..], &ENGINE].concat();
     let more = |common: &[&'static str], own: &[&'static str]| [common, own, &["--json"]].concat();
-    let cases: [(&[&str], Vec<&str>); 16] = [
+    let cases: [(&[&str], Vec<&str>); 21] = [
         (
             &["zoo"],
             vec![
@@ -93,6 +94,11 @@ fn the_help_of_every_command_names_its_options() {
         ),
         (&["verify"], more(&cut_and_run, &["--range", "--inputs", "--seed", "--tolerance"])),
         (&["profile"], more(&cut_and_run, &["--range", "--runs", "--csv"])),
+        (&["put"], more(&SERVER, &["--task", "--set", "--no-task", "--dry-run"])),
+        (&["rm"], more(&SERVER, &["--model", "--dry-run"])),
+        (&["tasks"], more(&SERVER, &[])),
+        (&["status"], more(&SERVER, &[])),
+        (&["events"], more(&SERVER, &["--count", "--kind"])),
         (&["repo", "list"], more(&[], &["--repo"])),
         (&["repo", "show"], more(&[], &["--repo"])),
         (&["repo", "remove"], more(&[], &["--repo"])),

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 pub use hyper::Method as HttpMethod;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -16,10 +15,13 @@ use serde_json::Value;
 use tessera_core::{Error, ErrorKind, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+
+use crate::request_body::{RequestBody, SentBody};
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,6 +56,16 @@ impl ControlClient {
     ///
     /// A controller that does not lead says who does, and that one is asked then.
     pub async fn ask(&self, method: HttpMethod, path: &str, body: Option<&Value>) -> Result<Value> {
+        self.send(method, path, body.map_or(RequestBody::Empty, RequestBody::Json)).await
+    }
+
+    /// The same with whatever a request can bring.
+    pub async fn send(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        body: RequestBody<'_>,
+    ) -> Result<Value> {
         let mut asked = self.clone();
         for _ in 0..MOST_REDIRECTIONS {
             match asked.ask_once(method.clone(), path, body).await? {
@@ -68,8 +80,19 @@ impl ControlClient {
         &self,
         method: HttpMethod,
         path: &str,
-        body: Option<&Value>,
+        body: RequestBody<'_>,
     ) -> Result<Answer> {
+        let answer = self.open_answer(method, path, body).await?;
+        self.read_answer(answer, path).await
+    }
+
+    /// Asks for something, and returns the answer as it begins.
+    async fn open_answer(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        body: RequestBody<'_>,
+    ) -> Result<Response<Incoming>> {
         let wrong = |why: &str| Error::usage(format!("{}: {why}", self.url));
         let uri: Uri = format!("{}{path}", self.url)
             .parse()
@@ -105,35 +128,71 @@ impl ControlClient {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Error::from_io("a runtime", &error))?;
-        runtime.block_on(self.ask(method, path, body))
+        self.send_blocking(method, path, body.map_or(RequestBody::Empty, RequestBody::Json))
+    }
+
+    /// The same with whatever a request can bring.
+    pub fn send_blocking(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        body: RequestBody<'_>,
+    ) -> Result<Value> {
+        new_runtime()?.block_on(self.send(method, path, body))
+    }
+
+    /// Hands every event of a stream to `each`, as it comes, until the server ends it or `each` has
+    /// had enough.
+    pub fn follow_events(
+        &self,
+        path: &str,
+        each: &mut dyn FnMut(&str) -> Result<bool>,
+    ) -> Result<()> {
+        new_runtime()?.block_on(async {
+            let answer = self.open_answer(HttpMethod::GET, path, RequestBody::Empty).await?;
+            if !answer.status().is_success() {
+                return self.read_answer(answer, path).await.map(drop);
+            }
+            let (mut body, mut text) = (answer.into_body(), Vec::new());
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| self.lost(&error))?;
+                text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
+                    let line: Vec<u8> = text.drain(..=end).collect();
+                    let line = String::from_utf8_lossy(&line);
+                    if let Some(event) = line.trim_end().strip_prefix("data:")
+                        && !each(event.trim_start())?
+                    {
+                        return Ok(());
+                    }
+                }
+            }
+            Ok(())
+        })
     }
 
     fn make_request(
         &self,
         method: HttpMethod,
         uri: &Uri,
-        body: Option<&Value>,
-    ) -> Result<Request<Full<Bytes>>> {
+        body: RequestBody<'_>,
+    ) -> Result<Request<SentBody>> {
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         // A change says that it is JSON, also where it has nothing to say.
-        let is_json = body.is_some() || method == HttpMethod::POST;
+        let is_post = method == HttpMethod::POST;
+        let content_type = body.content_type().or_else(|| is_post.then_some("application/json"));
         let mut request = Request::builder().method(method).uri(path);
         if let Some(authority) = uri.authority() {
             request = request.header(HOST, authority.as_str());
         }
-        if is_json {
-            request = request.header(CONTENT_TYPE, "application/json");
+        if let Some(content_type) = content_type {
+            request = request.header(CONTENT_TYPE, content_type);
         }
         if let Some(token) = &self.bearer {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let body = body.map(Value::to_string).unwrap_or_default();
         request
-            .body(Full::new(body.into()))
+            .body(body.open()?)
             .map_err(|error| Error::usage(format!("a request to {}: {error}", self.url)))
     }
 
@@ -162,15 +221,13 @@ impl ControlClient {
     async fn exchange(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Answer> {
-        let path = request.uri().to_string();
+        request: Request<SentBody>,
+    ) -> Result<Response<Incoming>> {
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = shaken.map_err(|error| self.lost(&error))?;
         // What goes wrong on the connection is heard by whoever waits for the answer.
         tokio::spawn(async move { drop(connection.await) });
-        let answer = sender.send_request(request).await.map_err(|error| self.lost(&error))?;
-        self.read_answer(answer, &path).await
+        sender.send_request(request).await.map_err(|error| self.lost(&error))
     }
 
     async fn read_answer(&self, answer: Response<Incoming>, path: &str) -> Result<Answer> {
@@ -204,6 +261,11 @@ impl ControlClient {
     fn lost(&self, error: &dyn std::fmt::Display) -> Error {
         Error::lost(format!("{}: {error}", self.url))
     }
+}
+
+fn new_runtime() -> Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Error::from_io("a runtime", &error))
 }
 
 fn read_authority(file: &Path) -> Result<RootCertStore> {

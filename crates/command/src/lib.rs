@@ -16,6 +16,7 @@ mod model_arguments;
 pub mod npy;
 mod parsers;
 pub mod problem_file;
+mod request_body;
 mod time_limit;
 
 pub use byte_size::parse_byte_size;
@@ -23,4 +24,5 @@ pub use control_client::{ControlClient, HttpMethod};
 pub use engine_arguments::{CudaArguments, EngineArguments};
 pub use model_arguments::{ModelArguments, RepositoryArgument, SplitArguments, parse_shapes};
 pub use parsers::{flag_error, parse_engine, parse_isolation, parse_seconds};
+pub use request_body::{RequestBody, Upload};
 pub use time_limit::{TimeLimit, plan_timed};

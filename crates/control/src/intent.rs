@@ -163,6 +163,12 @@ impl TaskDefinition {
         Self::new(TaskPath::Model(model.into()))
     }
 
+    /// Whether it says something of each of its blocks, in their order.
+    pub(crate) fn tells_blocks_apart(&self) -> bool {
+        matches!(self.device, Some(DeviceChoice::Each(_)))
+            || matches!(self.node, Some(NodeChoice::Each(_)))
+    }
+
     /// What its path names, with repetitions.
     pub(crate) fn block_names(&self) -> impl Iterator<Item = &str> {
         let none: &[PathStep] = &[];

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod brought_models;
 mod change;
 mod cluster;
 mod intent;
@@ -12,6 +13,8 @@ mod json;
 mod located_value;
 mod manager;
 mod members;
+mod model_store;
+mod model_upload;
 mod names;
 mod openapi;
 mod plugin;
@@ -41,6 +44,7 @@ pub use manager::{Manager, Restored};
 pub use members::{
     AdmittedNode, MemberRecord, MemberRegistry, NewToken, RegistryConfig, TokenRecord, TokenState,
 };
+pub use model_store::{BroughtModel, ModelBlock, ModelStatus, ModelStore, StoredModel};
 pub use names::check_task_name;
 pub use openapi::openapi_document;
 pub use plugin::PlacementPlugin;

@@ -5,7 +5,7 @@
 //! away.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use tessera_core::{Error, Result};
 use tessera_deploy::{Isolation, PlannedTask, TaskSettings};
@@ -15,6 +15,7 @@ use tokio::sync::Mutex;
 use crate::change::{Changed, batching_warnings};
 use crate::intent::{System, TaskDefinition};
 use crate::located_value::join_problems;
+use crate::model_store::ModelStore;
 use crate::names::check_task_name;
 use crate::resolve;
 use crate::run_apart::{run_blocking, run_to_completion};
@@ -36,16 +37,18 @@ pub struct Restored {
 /// Takes intent and has it carried out.
 #[derive(Clone)]
 pub struct Manager {
-    inner: Arc<ManagerInner>,
+    pub(crate) inner: Arc<ManagerInner>,
 }
 
-struct ManagerInner {
+pub(crate) struct ManagerInner {
     store: Arc<dyn IntentStore>,
     catalogue: Arc<dyn Catalogue>,
     site: Arc<dyn Site>,
     defaults: TaskDefaults,
     /// Held by the change that is being carried out.
-    changing: Mutex<()>,
+    pub(crate) changing: Mutex<()>,
+    /// Where models are kept that are brought, if anywhere.
+    pub(crate) models: OnceLock<Arc<dyn ModelStore>>,
     /// What is served now. Apart from `changing`, so that it can be read during a change.
     state: RwLock<ServedState>,
 }
@@ -60,8 +63,9 @@ impl Manager {
     ) -> Self {
         let store = store.into();
         let changing = Mutex::new(());
-        let state = RwLock::default();
-        Self { inner: Arc::new(ManagerInner { store, catalogue, site, defaults, changing, state }) }
+        let (models, state) = (OnceLock::new(), RwLock::default());
+        let inner = ManagerInner { store, catalogue, site, defaults, changing, models, state };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Who carries intent out.
@@ -227,16 +231,20 @@ enum ChangeScope {
 }
 
 impl ManagerInner {
-    fn state(&self) -> RwLockReadGuard<'_, ServedState> {
+    pub(crate) fn state(&self) -> RwLockReadGuard<'_, ServedState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn change_state(&self, change: impl FnOnce(&mut ServedState)) {
+        change(&mut self.state.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
     fn apply_change(&self, change: StateChange) {
-        self.state.write().unwrap_or_else(PoisonError::into_inner).apply_change(change);
+        self.change_state(|state| state.apply_change(change));
     }
 
     /// What one task needs.
-    fn plan_task(
+    pub(crate) fn plan_task(
         &self,
         name: &str,
         task: &TaskDefinition,
@@ -273,10 +281,10 @@ impl ManagerInner {
     }
 
     fn plan_with_task(&self, name: &str, task: &TaskDefinition) -> Result<StateChange> {
-        let state = self.state();
-        let mut change = state.begin_change();
+        let mut change = self.state().begin_change();
         let planned = self.plan_task(name, task, change.settings.isolation)?;
-        state.put_task(&mut change, name, task, planned)?;
+        self.state().put_task(&mut change, name, task, planned)?;
+        self.plan_recut(&mut change, &task.block_names().collect::<Vec<_>>())?;
         if let Some(blocks) = &mut change.settings.blocks {
             for block in task.block_names() {
                 if !blocks.iter().any(|known| known == block) {

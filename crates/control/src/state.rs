@@ -1,6 +1,6 @@
 //! What is served: the intent that is kept, and what became of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tessera_core::{ContentHash, Error, Result};
@@ -23,6 +23,9 @@ pub(crate) struct ServedState {
     pub(crate) held: BTreeMap<String, ContentHold>,
     /// The tasks that should be and can't, and why.
     pub(crate) left_out: BTreeMap<String, String>,
+    /// Of models that were brought, those that were cut further for what they have in common, until
+    /// a task serves the one that was brought.
+    pub(crate) recut_with: BTreeMap<String, BTreeSet<String>>,
     /// Whether `stored` is what the store has: it was read, or written as a whole.
     pub(crate) is_stored: bool,
 }
@@ -95,6 +98,23 @@ impl ServedState {
             let stored = StoredTask { definition: task.clone(), version };
             change.put.insert(name.to_owned(), (stored, Arc::new(planned)));
         }
+        Ok(())
+    }
+
+    /// Adds to a change that a task is served by the same model cut elsewhere: its version stays.
+    pub(crate) fn put_recut(
+        &self,
+        change: &mut StateChange,
+        name: &str,
+        task: &TaskDefinition,
+        (graph, settings): (BlockGraph, TaskSettings),
+    ) -> Result<()> {
+        let Some(version) = self.stored.versions.get(name) else { return Ok(()) };
+        let version = TaskVersion { content: path_hash(&graph)?, ..version.clone() };
+        let number = version.number.to_string();
+        let planned = PlannedTask { name: name.to_owned(), version: number, graph, settings };
+        let stored = StoredTask { definition: task.clone(), version };
+        change.put.insert(name.to_owned(), (stored, Arc::new(planned)));
         Ok(())
     }
 
@@ -179,6 +199,9 @@ impl ServedState {
         }
         let mut put = BTreeMap::new();
         for (name, (stored, planned)) in change.put {
+            for model in stored.definition.block_names() {
+                self.recut_with.remove(model);
+            }
             self.left_out.remove(&name);
             self.planned.insert(name.clone(), planned);
             put.insert(name, stored);

@@ -33,6 +33,7 @@ mod maintenance;
 mod model_config;
 mod model_description;
 mod model_file;
+mod model_segments;
 mod model_set;
 mod source_meter;
 mod store;
@@ -55,5 +56,5 @@ pub use model_config::{
 pub use model_description::{ClassLabels, ModelDescription};
 pub use model_file::{ModelFile, manifest_path, model_name_of, write_manifest};
 pub use model_set::{ModelShapes, NamedFile, name_files};
-pub use store::{ModelEntry, Repository, check_model_name};
+pub use store::{ModelEntry, Repository, check_model_name, model_record};
 pub use tree_cache::TreeCache;

@@ -35,6 +35,7 @@ pub struct ModelFile {
     pub exits: Vec<ExitSpec>,
     /// The files that it is in.
     mappings: Vec<Arc<FileMapping>>,
+    external_files: BTreeMap<String, PathBuf>,
 }
 
 impl ModelFile {
@@ -89,8 +90,9 @@ impl ModelFile {
             [] => read_manifest(&manifest_path(path))?,
             _ => exits.to_vec(),
         };
-        let (path, name, mappings) = (path.clone(), name.clone(), folder.mappings);
-        let model = Self { path, name, graph, types, exits, mappings };
+        let (path, name) = (path.clone(), name.clone());
+        let ModelFolder { mappings, external_files, .. } = folder;
+        let model = Self { path, name, graph, types, exits, mappings, external_files };
         model.check_intact()?;
         Ok(model)
     }
@@ -100,6 +102,11 @@ impl ModelFile {
     pub fn check_intact(&self) -> Result<()> {
         let checked = self.mappings.iter().try_for_each(|mapping| mapping.check_intact());
         checked.map_err(|error| error.with_context(self.path.display()))
+    }
+
+    /// The files beside its own that its weights are in, by the names that it has for them.
+    pub fn external_files(&self) -> &BTreeMap<String, PathBuf> {
+        &self.external_files
     }
 
     /// Its cut points, with the branches of exits left aside.
@@ -174,6 +181,7 @@ impl ModelFile {
             types: self.types.clone(),
             exits: self.exits.clone(),
             mappings: self.mappings.clone(),
+            external_files: self.external_files.clone(),
         }
     }
 
@@ -226,13 +234,15 @@ struct ModelFolder {
     folder: PathBuf,
     open: HashMap<String, Bytes>,
     mappings: Vec<Arc<FileMapping>>,
+    external_files: BTreeMap<String, PathBuf>,
 }
 
 impl ModelFolder {
     fn beside_model(path: &Path) -> Self {
         let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_path_buf();
-        Self { folder, open: HashMap::new(), mappings: Vec::new() }
+        let (open, mappings, external_files) = Default::default();
+        Self { folder, open, mappings, external_files }
     }
 
     fn map_file(&mut self, path: &Path) -> Result<Bytes> {
@@ -261,6 +271,7 @@ impl ExternalData for ModelFolder {
         }
         let bytes = self.map_file(&real)?;
         self.open.insert(location.to_owned(), bytes.clone());
+        self.external_files.insert(location.to_owned(), real);
         Ok(bytes)
     }
 }

@@ -12,6 +12,7 @@ use tessera_graph::{BlockGraph, Partition};
 use crate::files::{self, ContentKind, io_error};
 use crate::holds::HOLDS_FOLDER;
 use crate::model_description::ModelDescription;
+use crate::unfinished_files::unfinished_prefix;
 
 const FOLDERS: [&str; 5] = ["blocks", "weights", "models", "names", "tmp"];
 /// Most bytes of a file's name.
@@ -87,6 +88,15 @@ impl Repository {
         &self.root
     }
 
+    /// A folder for what is brought; removed when it is dropped, or by an interrupt.
+    pub fn make_temporary_folder(&self) -> Result<tempfile::TempDir> {
+        let folder = self.root.join("tmp");
+        tempfile::Builder::new()
+            .prefix(&unfinished_prefix())
+            .tempdir_in(&folder)
+            .map_err(|error| io_error(&folder, &error))
+    }
+
     /// Stores a model under `name`, in place of the one that had it; returns its hash.
     pub fn put_model(&self, name: &str, partition: &Partition) -> Result<ContentHash> {
         check_model_name(name)?;
@@ -94,16 +104,14 @@ impl Repository {
         for (hash, bytes) in &partition.weights {
             files::put_content(&self.root, ContentKind::Weight, *hash, bytes)?;
         }
-        for (hash, block) in &partition.blocks {
-            files::put_content(&self.root, ContentKind::Block, *hash, block.program())?;
-        }
-        let record = serde_json::to_vec_pretty(&partition.graph)
-            .map_err(|error| Error::invalid(format!("model \"{name}\": {error}")))?;
-        let hash = ContentHash::of_content(&record);
-        files::put_content(&self.root, ContentKind::Model, hash, &record)?;
-        // Last of all the name: who sees it finds everything behind it.
-        files::write_atomically(&self.root, &self.name_path(name), format!("{hash}\n").as_bytes())?;
+        let hash = self.write_graph(name, &partition.graph, partition.blocks.values())?;
+        self.write_name(name, hash)?;
         Ok(hash)
+    }
+
+    /// Last of all the name: who sees it finds everything behind it.
+    pub(crate) fn write_name(&self, name: &str, model: ContentHash) -> Result<()> {
+        files::write_atomically(&self.root, &self.name_path(name), format!("{model}\n").as_bytes())
     }
 
     /// Has a name mean the model of this hash, whose record and blocks are here, in place of the
@@ -115,7 +123,7 @@ impl Repository {
             self.read_block(block)
                 .map_err(|error| error.with_context(format!("model \"{name}\"")))?;
         }
-        files::write_atomically(&self.root, &self.name_path(name), format!("{model}\n").as_bytes())
+        self.write_name(name, model)
     }
 
     /// Keeps what is known of a model beside its content, in place of what was.
@@ -163,7 +171,7 @@ impl Repository {
         })?;
         // There is none for most.
         fs::remove_file(self.description_path(name)).ok();
-        Ok(())
+        self.remove_segments(name)
     }
 
     /// All models, by name.
@@ -237,6 +245,13 @@ impl Repository {
         file.lock_shared().map_err(|error| io_error(&self.root.join("lock"), &error))?;
         Ok(file)
     }
+}
+
+/// How blocks hang together in a model, as it is kept, and the hash under which that is.
+pub fn model_record(graph: &BlockGraph) -> Result<(ContentHash, Vec<u8>)> {
+    let record =
+        serde_json::to_vec_pretty(graph).map_err(|error| Error::invalid(error.to_string()))?;
+    Ok((ContentHash::of_content(&record), record))
 }
 
 /// Refuses what can't be a model's name, which is also a file's.

@@ -10,6 +10,7 @@ use tessera_core::Result;
 
 use crate::catalogue::RepositoryCatalogue;
 use crate::listeners::{Listener, PortContext, RunningListener};
+use crate::repository_models::RepositoryModels;
 use crate::state_folder::create_state_folder;
 
 /// Where intent is kept.
@@ -59,8 +60,10 @@ impl ControlConfig {
 
     /// Has what `store` holds carried out at this site.
     pub fn build(self, store: Arc<dyn IntentStore>, site: Arc<dyn Site>) -> Result<ControlPart> {
-        let catalogue = Arc::new(RepositoryCatalogue::open(self.repository)?);
-        Ok(ControlPart { manager: Manager::new(store, catalogue, site, self.defaults) })
+        let catalogue = Arc::new(RepositoryCatalogue::open(self.repository.clone())?);
+        let manager = Manager::new(store, catalogue, site, self.defaults);
+        manager.keep_models_in(Arc::new(RepositoryModels::new(self.repository)));
+        Ok(ControlPart { manager })
     }
 }
 

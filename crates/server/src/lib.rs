@@ -41,6 +41,7 @@ mod model_files;
 mod node;
 mod reloading;
 mod repository_content;
+mod repository_models;
 mod request_guard;
 mod runtime;
 mod shutdown;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::repository_models::keep_segments;
 use serde::Serialize;
 use tessera_control::{Manager, System, TaskDefinition};
 use tessera_core::{Error, Result};
@@ -134,6 +135,7 @@ impl ModelFilesConfig {
         let start = Instant::now();
         for (model, partition) in models.iter().zip(self.cut_models(&models)?) {
             repository.put_model(&model.name(), &partition)?;
+            keep_segments(&repository, &model.name(), &view_model(model), &partition)?;
             let description = model.description().unwrap_or_else(|error| {
                 // What it computes is not in doubt.
                 tracing::warn!(model = model.name(), %error, "labels and formats are left out");
@@ -154,16 +156,13 @@ impl ModelFilesConfig {
             let split = self.split.as_ref();
             return models.iter().map(|model| model.split_into_blocks(split)).collect();
         }
-        let views: Vec<SharedModel<'_>> = models
-            .iter()
-            .map(|model| SharedModel {
-                graph: &model.graph,
-                types: &model.types,
-                exits: &model.exits,
-            })
-            .collect();
+        let views: Vec<SharedModel<'_>> = models.iter().map(view_model).collect();
         let shared = tessera_graph::share_blocks(&views, &mut |_| {})?;
         models.iter().try_for_each(ModelFile::check_intact)?;
         Ok(shared.partitions)
     }
+}
+
+fn view_model(model: &ModelFile) -> SharedModel<'_> {
+    SharedModel { graph: &model.graph, types: &model.types, exits: &model.exits }
 }

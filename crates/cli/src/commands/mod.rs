@@ -10,6 +10,7 @@ mod repo;
 mod repo_transfer;
 mod run;
 mod serve;
+mod serving;
 mod share;
 mod split;
 mod verify;
@@ -32,6 +33,11 @@ pub(crate) fn run_command(command: Command) -> Result<()> {
         Command::Devices(arguments) => devices::run_devices(&arguments),
         Command::Repo(command) => repo::run_repo(&command),
         Command::Serve(arguments) => serve::run_serve(&arguments),
+        Command::Put(arguments) => serving::run_put(&arguments),
+        Command::Rm(arguments) => serving::run_rm(&arguments),
+        Command::Tasks(server) => serving::run_tasks(&server),
+        Command::Status(server) => serving::run_status(&server),
+        Command::Events(arguments) => serving::run_events(&arguments),
         Command::Controller(arguments) => cluster::run_controller(&arguments),
         Command::Node(command) => cluster::run_node(&command),
         Command::Nodes(arguments) => cluster::run_nodes(&arguments),

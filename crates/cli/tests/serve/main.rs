@@ -25,6 +25,7 @@ mod monitoring;
 mod names;
 mod object_store;
 mod pages;
+mod putting;
 mod repository;
 mod residency;
 mod runs;

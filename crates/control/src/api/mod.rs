@@ -3,6 +3,7 @@
 mod body;
 mod events;
 mod failure;
+mod models;
 mod nodes;
 mod path_names;
 mod system;
@@ -80,6 +81,15 @@ pub(crate) fn cluster_route_table() -> Vec<(&'static str, MethodRouter<ClusterAd
 pub(crate) fn route_table() -> Vec<(&'static str, MethodRouter<Manager>)> {
     vec![
         ("/v1/system", get(system::get_system).put(system::put_system).post(system::put_system)),
+        ("/v1/models", get(models::list_models)),
+        (
+            "/v1/models/{model}",
+            get(models::get_model)
+                // As large as models are.
+                .put(models::put_model)
+                .layer(DefaultBodyLimit::disable())
+                .delete(models::delete_model),
+        ),
         ("/v1/tasks", get(tasks::list_tasks)),
         ("/v1/tasks/{task}", get(tasks::get_task).put(tasks::put_task).delete(tasks::delete_task)),
         ("/v1/tasks/{task}/exits", get(tasks::list_exits)),

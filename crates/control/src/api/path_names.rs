@@ -1,4 +1,4 @@
-//! The task, exit, unit, node or token that a path names.
+//! The task, exit, unit, model, node or token that a path names.
 
 use std::collections::HashMap;
 
@@ -13,6 +13,7 @@ pub(super) struct PathNames {
     pub(super) task: String,
     pub(super) exit: String,
     pub(super) unit: String,
+    pub(super) model: String,
     pub(super) node: String,
     pub(super) token: String,
 }
@@ -31,6 +32,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathNames {
             task: part("task"),
             exit: part("exit"),
             unit: part("unit"),
+            model: part("model"),
             node: part("node"),
             token: part("token"),
         })

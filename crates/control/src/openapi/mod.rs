@@ -64,6 +64,23 @@ fn path_items() -> Value {
                 .with_summary("The same as PUT, for clients that were written for BlockFlow.")
                 .with_request_body("System").with_response("Changed").with_error_statuses(&CHANGE_ERRORS)
         },
+        "/v1/models": {
+            "get": new_operation("listModels")
+                .with_summary("Every model that is kept, whether or not a task serves it.").with_response("ModelList")
+                .with_error_statuses(&[500, 501])
+        },
+        "/v1/models/{model}": {
+            "get": new_operation("getModel").with_parameter("Model")
+                .with_summary("A model, and who has its blocks, too.").with_response("ModelStatus")
+                .with_error_statuses(&[404, 500, 501]),
+            "put": new_operation("putModel").with_parameter("Model").with_parameter("DryRun")
+                .with_summary("Keep a model, in place of the one of this name. It is cut so that what it has in \
+                       common with models that are served falls into blocks of both.")
+                .with_upload().with_response("StoredModel").with_error_statuses(&[400, 415, 500, 501, 503]),
+            "delete": new_operation("deleteModel").with_parameter("Model")
+                .with_summary("Forget a model that no task serves.").with_response("ModelStatus")
+                .with_error_statuses(&[400, 404, 500, 501])
+        },
         "/v1/tasks": {
             "get": new_operation("listTasks").with_summary("Every task, and how it is.").with_response("TaskList")
         },
@@ -183,6 +200,20 @@ impl Operation {
         self
     }
 
+    /// For a model.
+    fn with_upload(mut self) -> Self {
+        let file = json!({"schema": {"type": "string", "format": "binary"}});
+        let description = "An ONNX file by itself; or an archive with one, and what belongs to it: the files that \
+            its weights are in, MODEL.exits.json, MODEL.config.pbtxt, MODEL.labels.txt.";
+        let body = json!({
+            "required": true,
+            "description": description,
+            "content": {"application/octet-stream": file, "application/x-tar": file}
+        });
+        self.operation.insert("requestBody".to_owned(), body);
+        self
+    }
+
     /// For what has nothing to say, and says as JSON that it does.
     fn with_json_type(mut self) -> Self {
         let content = json!({"application/json": {"schema": {"type": "object"}}});
@@ -241,6 +272,13 @@ fn path_parameters() -> Value {
     };
     json!({
         "Task": parameter("task", "Name of a task.", json!({"type": "string", "pattern": names::TASK_PATTERN})),
+        "Model": parameter("model", "Name of a model.", json!({"type": "string", "pattern": names::TASK_PATTERN})),
+        "DryRun": {
+            "name": "dry_run",
+            "in": "query",
+            "description": "Whether nothing is kept, and only that is asked for what would come of it.",
+            "schema": {"type": "boolean"}
+        },
         "Exit": parameter("exit", "Name of an exit.", json!({"type": "string", "minLength": 1})),
         "Unit": parameter(
             "unit",

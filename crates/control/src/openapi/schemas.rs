@@ -12,9 +12,14 @@ use crate::names::{self, NODE_PATTERN};
 
 pub(super) fn all_schemas() -> Value {
     let mut schemas = Map::new();
-    for group in
-        [intent_schemas(), change_schemas(), task_schemas(), unit_schemas(), cluster_schemas()]
-    {
+    for group in [
+        intent_schemas(),
+        change_schemas(),
+        model_schemas(),
+        task_schemas(),
+        unit_schemas(),
+        cluster_schemas(),
+    ] {
         schemas.extend(group);
     }
     Value::Object(schemas)
@@ -73,6 +78,49 @@ fn range_schema(range: &RangeInclusive<u64>) -> Value {
 fn with_description(mut schema: Value, description: &str) -> Value {
     schema["description"] = description.into();
     schema
+}
+
+fn model_schemas() -> Schemas {
+    let block = object_schema(
+        3,
+        [
+            ("hash", string_schema()),
+            ("weight_bytes", count_schema()),
+            ("shared_with", array_schema(string_schema())),
+        ],
+    );
+    let model = || {
+        [
+            ("name", string_schema()),
+            ("hash", string_schema()),
+            ("blocks", array_schema(schema_reference("ModelBlock"))),
+            ("weight_bytes", count_schema()),
+            ("exits", array_schema(string_schema())),
+        ]
+    };
+    let [name, hash, blocks, weight_bytes, exits] = model();
+    let recut = "Models that are cut further for what they have in common with this one. Their \
+                 tasks run so as soon as a task serves it.";
+    let stored = [
+        name,
+        hash,
+        blocks,
+        weight_bytes,
+        exits,
+        ("new_weight_bytes", count_schema()),
+        ("shared_weight_bytes", count_schema()),
+        ("recut", with_description(array_schema(string_schema()), recut)),
+        ("is_kept", json!({"type": "boolean"})),
+    ];
+    named_schemas([
+        ("ModelBlock", block),
+        ("ModelStatus", object_schema(5, model())),
+        (
+            "ModelList",
+            object_schema(1, [("models", array_schema(schema_reference("ModelStatus")))]),
+        ),
+        ("StoredModel", object_schema(9, stored)),
+    ])
 }
 
 fn intent_schemas() -> Schemas {

@@ -17,6 +17,7 @@ use crate::catalogue::RepositoryCatalogue;
 use crate::cluster_port::{ControllerIdentity, serve_cluster};
 use crate::listeners::{Listener, RunningListener, close_listeners};
 use crate::repository_content::RepositoryContent;
+use crate::repository_models::RepositoryModels;
 use crate::shutdown::{ShutdownTrigger, shutdown_channel};
 
 /// How long connections may take to close.
@@ -81,6 +82,7 @@ impl LeaderParts {
         let defaults = config.defaults.clone();
         let manager =
             Manager::new(Arc::new(intent) as Arc<_>, catalogue, Arc::new(site.clone()), defaults);
+        manager.keep_models_in(Arc::new(RepositoryModels::new(config.repository.clone())));
         // Nodes that come meanwhile are not to hear that there is nothing to do.
         let restored = manager.restore_tasks().await?;
         let services = cluster_services(Arc::clone(&members), Arc::clone(&nodes), content);

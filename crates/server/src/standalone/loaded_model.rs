@@ -17,6 +17,8 @@ use tessera_repository::{
     Repository,
 };
 
+use crate::repository_models::keep_segments;
+
 /// Rows of a batch where a configuration names none, as batches are put together by themselves.
 const USUAL_BATCH: u64 = 16;
 
@@ -73,12 +75,14 @@ fn store_model(repository: &Path, name: &str, overrides: &LoadOverrides) -> Resu
     let model = model.map_err(unnamed)?;
     model.check_cuttable().map_err(unnamed)?;
     let view = SharedModel { graph: &model.graph, types: &model.types, exits: &model.exits };
-    let shared = share_blocks(&[view], &mut |_| {}).map_err(unnamed)?;
+    let views = [view];
+    let shared = share_blocks(&views, &mut |_| {}).map_err(unnamed)?;
     let Some(partition) = shared.partitions.first() else {
         return Err(Error::engine("it was cut into nothing"));
     };
     check_tensors(&config, &partition.graph)?;
     repository.put_model(name, partition)?;
+    keep_segments(&repository, name, &views[0], partition)?;
     repository.put_description(name, &description)?;
     Ok(task)
 }
