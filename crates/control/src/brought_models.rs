@@ -10,7 +10,7 @@ use crate::intent::TaskPath;
 use crate::manager::{Manager, ManagerInner};
 use crate::model_store::{BroughtModel, ModelStatus, ModelStore, StoredModel};
 use crate::model_upload::{ModelUpload, UploadKind};
-use crate::names::check_task_name;
+use crate::names::check_model_name;
 use crate::run_apart::{run_blocking, run_to_completion};
 use crate::state::StateChange;
 
@@ -46,7 +46,7 @@ impl Manager {
 
     /// Makes room for a model that is about to come.
     pub(crate) async fn begin_upload(&self, name: &str, kind: UploadKind) -> Result<ModelUpload> {
-        check_task_name(name)?;
+        check_model_name(name)?;
         let (store, name) = (self.inner.model_store()?, name.to_owned());
         run_blocking(move || ModelUpload::begin(name, store.make_folder()?, kind)).await
     }

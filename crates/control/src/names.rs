@@ -31,11 +31,20 @@ pub(crate) const UNIT_PATTERN: &str = "^[a-zA-Z0-9][a-zA-Z0-9_.@:+-]{0,127}$";
 
 /// Refuses what can't be the name of a task.
 pub fn check_task_name(name: &str) -> Result<()> {
+    check_name(name, "task")
+}
+
+/// The same of a model that is brought.
+pub(crate) fn check_model_name(name: &str) -> Result<()> {
+    check_name(name, "model")
+}
+
+fn check_name(name: &str, what: &str) -> Result<()> {
     if is_name(name) {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "\"{}\" is no name for a task, expected {EXPECTED_NAME}",
+        "\"{}\" is no name for a {what}, expected {EXPECTED_NAME}",
         shorten_name(name)
     )))
 }

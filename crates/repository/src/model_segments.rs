@@ -13,7 +13,8 @@ use tessera_graph::{Block, BlockGraph, ModelCut, RecutModel, SegmentedModel};
 use crate::files::{self, ContentKind, io_error};
 use crate::store::{Repository, check_model_name, model_record};
 
-/// How the file begins: as JSON, after its length in eight bytes.
+/// What the file has before its blocks, as JSON, after its length in eight bytes. The hash of all
+/// that comes first.
 #[derive(Serialize, Deserialize)]
 struct SegmentsHeader {
     /// The model that was cut so.
@@ -67,6 +68,7 @@ impl Repository {
         let mut content = (header.len() as u64).to_le_bytes().to_vec();
         content.extend(header);
         programs.iter().for_each(|program| content.extend_from_slice(program));
+        content.splice(..0, *ContentHash::of_content(&content).as_bytes());
         files::write_atomically(self.root(), &self.segments_path(name), &content)
     }
 
@@ -106,6 +108,10 @@ impl Repository {
 /// Reads the file; nothing where it is of another model than this one.
 fn parse_segments(content: &[u8], model: ContentHash) -> Result<Option<ModelCut>> {
     let damaged = || Error::corrupt("no segments of a model; put the model again");
+    let (hash, content) = content.split_first_chunk::<32>().ok_or_else(damaged)?;
+    if ContentHash::of_content(content).as_bytes() != hash {
+        return Err(damaged());
+    }
     let (length, rest) = content.split_first_chunk().ok_or_else(damaged)?;
     let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| damaged())?;
     let header = rest.get(..length).ok_or_else(damaged)?;
@@ -120,10 +126,6 @@ fn parse_segments(content: &[u8], model: ContentHash) -> Result<Option<ModelCut>
         left = after;
         blocks.push(Block::parse_program(Bytes::copy_from_slice(program)).map_err(|_| damaged())?);
     }
-    if !header.graph.is_sound() {
-        return Err(damaged());
-    }
-    // Blocks go by the hashes of what was read, so that other bytes are none of these.
     let segments = SegmentedModel::of_parts(header.graph, blocks).map_err(|_| damaged())?;
     Ok(Some(ModelCut { segments, borders: header.borders }))
 }

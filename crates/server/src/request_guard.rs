@@ -230,7 +230,9 @@ impl NotedChange {
     /// The same request, of which is noted what it brings.
     fn begin(guard: &RequestGuard, request: Request, asker: Option<Asker>) -> (Request, Self) {
         let client = audited_client(&request, asker);
-        let entry = AuditEntry::new(client, request.method().as_str(), request.uri().path());
+        // Whether it was only asked for what would come of it is in the query.
+        let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+        let entry = AuditEntry::new(client, request.method().as_str(), path);
         let is_call = guard.port == PortKind::Grpc;
         let encoding = request.headers().get(if is_call { GRPC_ENCODING } else { BODY_ENCODING });
         let encoding = encoding.and_then(|name| name.to_str().ok()).map(str::to_owned);

@@ -66,7 +66,7 @@ const UNIT_GPU_METRICS: [(&str, MetricKind, &str, UnitGpuValue); 5] = [
     (
         "tessera_unit_gpu_weight_bytes",
         MetricKind::Gauge,
-        "Weights of a unit in the memory of a GPU",
+        "Weights of a unit that runs on a GPU, whether or not they are there now",
         |gpu| gpu.weight_bytes as f64,
     ),
     (

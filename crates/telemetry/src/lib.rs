@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
-use tessera_core::{Result, lock};
+use tessera_core::{ErrorKind, Result, lock};
 use tessera_tensormq::Deadline;
 use tokio::sync::broadcast;
 use tokio::time::MissedTickBehavior;
@@ -170,7 +170,10 @@ fn log_ended(ended: &EndedRequest<'_>) {
     let EndedRequest { task, id, request, .. } = *ended;
     // The last that it passed: one that failed leaves no timings.
     let last_unit = ended.hop_timings.last().map(|hop| unit_of(&hop.instance));
-    if let RequestOutcome::Failed(error) = ended.outcome {
+    if let RequestOutcome::Failed(error) = ended.outcome
+        // Of those there can be as many as requests, and metrics count them.
+        && error.kind() != ErrorKind::TimedOut
+    {
         tracing::warn!(task, %request, id, last_unit, %error, "a request failed");
     } else {
         tracing::debug!(

@@ -100,13 +100,13 @@ const PROCESS_METRICS: [(&str, MetricKind, &str, ProcessValue); 5] = [
     (
         "tessera_process_resident_shared_bytes",
         MetricKind::Gauge,
-        "Those of them that other processes may hold too: shared memory and files",
+        "Bytes of a process that others may hold, too: shared memory and files",
         |used| used.shared as f64,
     ),
     (
         "tessera_process_resident_private_bytes",
         MetricKind::Gauge,
-        "Those of them that no other process holds",
+        "Bytes of a process that no other holds",
         |used| used.private_bytes() as f64,
     ),
 ];

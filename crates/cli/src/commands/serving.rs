@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use tessera_command::{ControlClient, HttpMethod, RequestBody};
-use tessera_core::{Error, Result};
+use tessera_core::{Error, ErrorKind, Result};
 use tessera_report::{Table, format_bytes, output};
 use tessera_repository::{ModelFile, ModelShapes, NamedFile, name_files};
 
@@ -12,6 +12,20 @@ use crate::model_archive::ModelArchive;
 impl ServerArguments {
     fn client(&self) -> ControlClient {
         ControlClient::new(&self.server, self.ca.clone(), self.bearer.clone())
+    }
+
+    /// Finds out whether models are taken there, before a large one is sent in vain.
+    fn check_place(&self) -> Result<()> {
+        let Err(error) = self.ask(HttpMethod::GET, "/v1/models", None) else { return Ok(()) };
+        match error.kind() {
+            ErrorKind::NotFound => Err(Error::usage(format!(
+                "{}: no control plane that takes models; expected the port of --control, 8003",
+                self.server
+            ))),
+            // Whoever may change something need not be let see it.
+            ErrorKind::Usage => Ok(()),
+            _ => Err(error),
+        }
     }
 
     fn ask(&self, method: HttpMethod, path: &str, body: Option<&Value>) -> Result<Value> {
@@ -41,6 +55,7 @@ pub(super) fn run_put(arguments: &PutArguments) -> Result<()> {
         model.check_cuttable()?;
         read.push((name, ModelArchive::of_model(&model)?));
     }
+    arguments.server.check_place()?;
     let mut answers = Vec::new();
     for (name, archive) in &read {
         answers.push(put_one(arguments, name, archive, &fields)?);

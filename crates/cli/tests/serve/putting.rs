@@ -70,6 +70,11 @@ fn a_model_that_comes_later_shares_with_one_that_answers_meanwhile() {
     assert_close(&server.infer("dogs", &input).output("y"), dogs);
     assert_eq!(weights_held(&server), alone + alone / 2);
     assert_eq!(server.task("cats")["version"], version);
+    let audit = fs::read_to_string(place.repository().join("serve/audit.jsonl")).unwrap();
+    for (path, names) in [("dogs?dry_run=true", "dogs"), ("dogs", "dogs")] {
+        let noted = format!("\"path\":\"/v1/models/{path}\",\"names\":[\"{names}\"]");
+        assert!(audit.contains(&noted), "{audit}");
+    }
     assert_eq!(server.task("dogs")["definition"]["deadline_ms"], 9000);
     // What is listed, and what becomes of it without dogs.
     let tasks = ask(&place, &server, &["tasks"]).out;
@@ -164,7 +169,7 @@ fn what_is_no_model_is_refused_and_leaves_nothing() {
         ("/v1/models/x", ONNX, "nonsense", 400, "model \"x\": model.onnx"),
         ("/v1/models/x", "application/x-tar", "nonsense", 400, "archive"),
         ("/v1/models/x?dry=1", ONNX, "x", 400, "expected ?dry_run=true"),
-        ("/v1/models/a%2Fb", ONNX, "x", 400, "name"),
+        ("/v1/models/a%2Fb", ONNX, "x", 400, "\"a/b\" is no name for a model"),
     ] {
         let message = put(path, kind, body).refusal(status);
         assert!(message.contains(expected), "{path} {kind}: {message}");
@@ -175,6 +180,9 @@ fn what_is_no_model_is_refused_and_leaves_nothing() {
     assert_eq!(server.delete("/v1/models/x").status, 404);
     let refused = ask(&place, &server, &["put", "nothing.onnx"]);
     assert!(refused.code != Some(0) && refused.err.contains("nothing.onnx"), "{}", refused.err);
+    let url = format!("http://{}", server.http);
+    let refused = finish(place.command("put").args(["cats.onnx", "--server", &url]));
+    assert!(refused.err.contains("expected the port of --control"), "{}", refused.err);
     let refused = ask(&place, &server, &["put", "cats.onnx", "--set", "replicas"]);
     assert!(refused.err.contains("expected FIELD=VALUE"), "{}", refused.err);
     let refused = ask(&place, &server, &["rm", "nobody"]);

@@ -17,8 +17,9 @@ pub(crate) fn is_library_named() -> bool {
     std::env::var_os("ORT_DYLIB_PATH").is_some_and(|path| !path.is_empty())
 }
 
-/// Where the library is: `ORT_DYLIB_PATH`, beside the binary, or in a `.onnxruntime` folder of the
-/// current folder or one above it or above the binary; in that order.
+/// Where the library is: `ORT_DYLIB_PATH`, beside the binary, in a `.onnxruntime` folder of the
+/// current folder or one above it or above the binary, or in the `onnxruntime` of the Python
+/// environment that the binary was installed in; in that order.
 pub fn find_library() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty()) {
         return Some(path.into());
@@ -28,11 +29,37 @@ pub fn find_library() -> Option<PathBuf> {
     if let Some(found) = binary.as_deref().and_then(library_in) {
         return Some(found);
     }
-    current
-        .iter()
-        .chain(&binary)
-        .flat_map(|folder| folder.ancestors())
+    let mut above = current.iter().chain(&binary).flat_map(|folder| folder.ancestors());
+    above
         .find_map(|folder| library_in(&folder.join(PROJECT_FOLDER)))
+        .or_else(|| binary.as_deref().and_then(find_in_environment))
+}
+
+/// The library of the package `onnxruntime` that was installed with the binary, whose folder this
+/// is: in an environment (`bin` beside `lib/python3.N/site-packages`), or in a folder of packages
+/// (`pip install --target`: `bin` among them).
+fn find_in_environment(binary: &Path) -> Option<PathBuf> {
+    let root = binary.parent()?;
+    let mut versions: Vec<PathBuf> = ["lib", "lib64"]
+        .into_iter()
+        .filter_map(|folder| std::fs::read_dir(root.join(folder)).ok())
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            path.file_name().is_some_and(|name| is_python_folder(&name.to_string_lossy()))
+        })
+        .collect();
+    versions.sort();
+    let packages = versions
+        .iter()
+        .rev()
+        .flat_map(|version| ["site-packages", "dist-packages"].map(|name| version.join(name)));
+    let mut places = packages.chain([root.to_path_buf()]);
+    places.find_map(|packages| library_in(&packages.join("onnxruntime/capi")))
+}
+
+fn is_python_folder(name: &str) -> bool {
+    name.strip_prefix("python3.").is_some_and(|minor| minor.parse::<u16>().is_ok())
 }
 
 /// The newest libonnxruntime in `folder`.
@@ -60,7 +87,8 @@ pub(super) fn open_library() -> Result<(Environment, String)> {
     }
     let path = find_library().ok_or_else(|| {
         Error::not_found(
-            "no libonnxruntime found (set ORT_DYLIB_PATH, or run scripts/fetch-onnxruntime)",
+            "no libonnxruntime found (pip install onnxruntime beside the binary, set ORT_DYLIB_PATH, or \
+             run scripts/fetch-onnxruntime)",
         )
     })?;
     let fail = |error: &dyn std::fmt::Display| {
@@ -90,5 +118,35 @@ fn version_of(path: &Path) -> String {
     match name.strip_prefix("libonnxruntime.so.") {
         Some(version) => version.to_owned(),
         None => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_library_of_the_environment_of_the_binary_is_found() {
+        for (packages, is_found) in [
+            ("lib/python3.11/site-packages", true),
+            ("lib64/python3.12/site-packages", true),
+            ("lib/python3/dist-packages", false),
+            ("lib/python3.11/dist-packages", true),
+            ("", true),
+            ("elsewhere", false),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let folder = root.path().join(packages).join("onnxruntime/capi");
+            fs::create_dir_all(&folder).unwrap();
+            fs::create_dir_all(root.path().join("bin")).unwrap();
+            let library = folder.join("libonnxruntime.so.1.31.1");
+            fs::write(&library, "").unwrap();
+            let found = find_in_environment(&root.path().join("bin"));
+            assert_eq!(found, is_found.then_some(library), "{packages}");
+        }
     }
 }

@@ -61,10 +61,12 @@ fn describe_request(path: &str, encoding: Option<&str>, body: &[u8], is_all: boo
 
 /// The task, model, unit or node in a path.
 fn path_name(path: &str) -> Option<String> {
-    let mut parts = path.split('/').skip(1);
+    let mut parts = path.split('?').next()?.split('/').skip(1);
     let (version, kind) = (parts.next()?, parts.next()?);
     let name = match (version, kind) {
-        ("v1", "tasks" | "units" | "nodes" | "tokens") | ("v2", "models") => parts.next()?,
+        ("v1", "models" | "tasks" | "units" | "nodes" | "tokens") | ("v2", "models") => {
+            parts.next()?
+        }
         ("v2", "repository") => parts.nth(1)?,
         ("v2", "systemsharedmemory" | "cudasharedmemory") => parts.nth(1)?,
         _ => return None,
