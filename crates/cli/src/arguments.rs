@@ -12,7 +12,7 @@ mod serve;
 mod served_models;
 mod serving;
 
-pub(crate) use admin::{AdminArguments, ListArguments, TokenCommand};
+pub(crate) use admin::{AdminArguments, AskerArguments, ListArguments, TokenCommand};
 pub(crate) use controller::ControllerArguments;
 pub(crate) use logs::LogArguments;
 pub(crate) use node::{NodeAction, NodeCommand, RunNodeArguments};

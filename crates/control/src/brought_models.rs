@@ -1,5 +1,5 @@
 //! The manager's part in models that are brought: they are kept, and those that are served are cut
-//! further with the task that serves them first.
+//! further with the next task that is put.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -100,21 +100,17 @@ impl ManagerInner {
         served.into_iter().filter(|model| !numbered.contains(model.as_str())).cloned().collect()
     }
 
-    /// Notes what is to be served in another form once somebody serves this model.
+    /// Notes what is to be served in another form from the next change on.
     fn note_recut(&self, stored: &StoredModel) {
-        self.change_state(|state| {
-            let recut = stored.recut.iter().cloned().collect();
-            state.recut_with.insert(stored.model.name.clone(), recut);
-        });
+        self.change_state(|state| state.recut.extend(stored.recut.iter().cloned()));
     }
 
-    /// Adds to a change the tasks whose models were cut further with those that a task names.
-    pub(crate) fn plan_recut(&self, change: &mut StateChange, named: &[&str]) -> Result<()> {
+    /// Adds to a change the tasks whose models were cut further meanwhile.
+    pub(crate) fn plan_recut(&self, change: &mut StateChange) -> Result<()> {
         let state = self.state();
-        let recut: BTreeSet<&String> =
-            named.iter().filter_map(|model| state.recut_with.get(*model)).flatten().collect();
         for (name, task) in &state.stored.system.tasks {
-            let is_recut = matches!(&task.path, TaskPath::Model(model) if recut.contains(model));
+            let is_recut =
+                matches!(&task.path, TaskPath::Model(model) if state.recut.contains(model));
             // One that can't be served goes on not to be.
             if is_recut && state.planned.contains_key(name) && !change.put.contains_key(name) {
                 let planned = self.plan_task(name, task, change.settings.isolation)?;

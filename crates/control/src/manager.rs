@@ -284,7 +284,7 @@ impl ManagerInner {
         let mut change = self.state().begin_change();
         let planned = self.plan_task(name, task, change.settings.isolation)?;
         self.state().put_task(&mut change, name, task, planned)?;
-        self.plan_recut(&mut change, &task.block_names().collect::<Vec<_>>())?;
+        self.plan_recut(&mut change)?;
         if let Some(blocks) = &mut change.settings.blocks {
             for block in task.block_names() {
                 if !blocks.iter().any(|known| known == block) {

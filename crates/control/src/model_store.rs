@@ -42,7 +42,7 @@ pub struct StoredModel {
     /// Bytes of its weights that are in blocks which other models have, too.
     pub shared_weight_bytes: u64,
     /// Models that are cut further, so that what they have in common with it is shared. Their tasks
-    /// run so as soon as a task serves this one.
+    /// run so with the next task that is put.
     pub recut: Vec<String>,
     /// Whether it is kept: it is not where only that was asked for what would come of it.
     pub is_kept: bool,

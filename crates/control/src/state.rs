@@ -23,9 +23,9 @@ pub(crate) struct ServedState {
     pub(crate) held: BTreeMap<String, ContentHold>,
     /// The tasks that should be and can't, and why.
     pub(crate) left_out: BTreeMap<String, String>,
-    /// Of models that were brought, those that were cut further for what they have in common, until
-    /// a task serves the one that was brought.
-    pub(crate) recut_with: BTreeMap<String, BTreeSet<String>>,
+    /// Models that were cut further for what they have in common with others, and whose tasks run as
+    /// they were cut before.
+    pub(crate) recut: BTreeSet<String>,
     /// Whether `stored` is what the store has: it was read, or written as a whole.
     pub(crate) is_stored: bool,
 }
@@ -200,7 +200,7 @@ impl ServedState {
         let mut put = BTreeMap::new();
         for (name, (stored, planned)) in change.put {
             for model in stored.definition.block_names() {
-                self.recut_with.remove(model);
+                self.recut.remove(model);
             }
             self.left_out.remove(&name);
             self.planned.insert(name.clone(), planned);

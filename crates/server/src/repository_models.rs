@@ -91,11 +91,12 @@ impl RepositoryModels {
                 Err(error) => tracing::warn!(model, %error, "nothing can be shared with a model"),
             }
         }
+        let description = read_description(&file.path, &read)?;
         let made = cut_model(&read, &stored)?;
         let status = made.describe(&repository, name, served)?;
         if *is_kept {
             made.keep(&repository, name)?;
-            repository.put_description(name, &read_description(&file.path, &read)?)?;
+            repository.put_description(name, &description)?;
         }
         Ok(StoredModel { is_kept: *is_kept, ..status })
     }

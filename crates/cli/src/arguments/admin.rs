@@ -4,6 +4,17 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+/// Who asks a control plane.
+#[derive(Args)]
+pub(crate) struct AskerArguments {
+    /// Authority of its certificate (PEM), for https
+    #[arg(long, value_name = "FILE", env = "TESSERA_CA")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Token of its --token-file that lets you ask
+    #[arg(long, value_name = "TOKEN", env = "TESSERA_BEARER", hide_env_values = true)]
+    pub(crate) bearer: Option<String>,
+}
+
 /// Where the controller is, and who asks it.
 #[derive(Args)]
 pub(crate) struct AdminArguments {
@@ -15,12 +26,8 @@ pub(crate) struct AdminArguments {
         env = "TESSERA_CONTROLLER"
     )]
     pub(crate) controller: String,
-    /// Authority of its certificate (PEM), for https
-    #[arg(long, value_name = "FILE", env = "TESSERA_CA")]
-    pub(crate) ca: Option<PathBuf>,
-    /// Token of its --token-file that lets you ask
-    #[arg(long, value_name = "TOKEN", env = "TESSERA_BEARER", hide_env_values = true)]
-    pub(crate) bearer: Option<String>,
+    #[command(flatten)]
+    pub(crate) asker: AskerArguments,
 }
 
 #[derive(Subcommand)]

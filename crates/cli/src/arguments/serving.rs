@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::admin::AskerArguments;
+
 /// Where the server is, and who asks it.
 #[derive(Args)]
 pub(crate) struct ServerArguments {
@@ -15,12 +17,8 @@ pub(crate) struct ServerArguments {
         env = "TESSERA_SERVER"
     )]
     pub(crate) server: String,
-    /// Authority of its certificate (PEM), for https
-    #[arg(long, value_name = "FILE", env = "TESSERA_CA")]
-    pub(crate) ca: Option<PathBuf>,
-    /// Token of its --token-file that lets you ask
-    #[arg(long, value_name = "TOKEN", env = "TESSERA_BEARER", hide_env_values = true)]
-    pub(crate) bearer: Option<String>,
+    #[command(flatten)]
+    pub(crate) asker: AskerArguments,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

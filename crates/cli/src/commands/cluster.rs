@@ -11,8 +11,8 @@ use tessera_server::{
 };
 
 use crate::arguments::{
-    AdminArguments, ControllerArguments, ListArguments, LogArguments, NodeAction, NodeCommand,
-    RunNodeArguments, TokenCommand,
+    AdminArguments, AskerArguments, ControllerArguments, ListArguments, LogArguments, NodeAction,
+    NodeCommand, RunNodeArguments, TokenCommand,
 };
 use crate::logs::start_logging;
 
@@ -98,6 +98,13 @@ fn announce_node(status: &ClusterNodeStatus, json: bool) -> Result<()> {
     output::print_line("ready; Ctrl-C stops")
 }
 
+impl AskerArguments {
+    /// For the control plane at this address.
+    pub(super) fn client_of(&self, url: &str) -> ControlClient {
+        ControlClient::new(url, self.ca.clone(), self.bearer.clone())
+    }
+}
+
 impl AdminArguments {
     /// Asks the controller for something.
     pub(super) fn ask(
@@ -106,8 +113,7 @@ impl AdminArguments {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value> {
-        let client = ControlClient::new(&self.controller, self.ca.clone(), self.bearer.clone());
-        client.ask_blocking(method, path, body)
+        self.asker.client_of(&self.controller).ask_blocking(method, path, body)
     }
 }
 

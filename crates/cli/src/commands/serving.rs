@@ -11,19 +11,27 @@ use crate::model_archive::ModelArchive;
 
 impl ServerArguments {
     fn client(&self) -> ControlClient {
-        ControlClient::new(&self.server, self.ca.clone(), self.bearer.clone())
+        self.asker.client_of(&self.server)
     }
 
-    /// Finds out whether models are taken there, before a large one is sent in vain.
-    fn check_place(&self) -> Result<()> {
-        let Err(error) = self.ask(HttpMethod::GET, "/v1/models", None) else { return Ok(()) };
+    /// The models that are there, unless whoever asks may not know; an error where none are taken,
+    /// before a large one is sent in vain.
+    fn known_models(&self) -> Result<Option<Vec<String>>> {
+        let error = match self.ask(HttpMethod::GET, "/v1/models", None) {
+            Ok(listed) => {
+                let models = listed["models"].as_array().into_iter().flatten();
+                let names = models.filter_map(|model| Some(model["name"].as_str()?.to_owned()));
+                return Ok(Some(names.collect()));
+            }
+            Err(error) => error,
+        };
         match error.kind() {
             ErrorKind::NotFound => Err(Error::usage(format!(
                 "{}: no control plane that takes models; expected the port of --control, 8003",
                 self.server
             ))),
             // Whoever may change something need not be let see it.
-            ErrorKind::Usage => Ok(()),
+            ErrorKind::Usage => Ok(None),
             _ => Err(error),
         }
     }
@@ -55,10 +63,17 @@ pub(super) fn run_put(arguments: &PutArguments) -> Result<()> {
         model.check_cuttable()?;
         read.push((name, ModelArchive::of_model(&model)?));
     }
-    arguments.server.check_place()?;
+    let known = arguments.server.known_models()?;
     let mut answers = Vec::new();
     for (name, archive) in &read {
-        answers.push(put_one(arguments, name, archive, &fields)?);
+        let put = put_one(arguments, name, archive, &fields);
+        let is_new = known.as_ref().is_some_and(|known| !known.contains(name));
+        if put.is_err() && !arguments.dry_run && is_new {
+            // What nobody serves is not left behind; where it never came there is nothing to forget.
+            let path = format!("/v1/models/{}", path_part(name));
+            arguments.server.ask(HttpMethod::DELETE, &path, None).ok();
+        }
+        answers.push(put?);
     }
     if arguments.server.json {
         return output::print_json(&json!({ "models": answers }));

@@ -48,6 +48,10 @@ fn a_model_that_comes_later_shares_with_one_that_answers_meanwhile() {
     assert_eq!(stored["new_weight_bytes"], alone / 2);
     assert_eq!(stored["is_kept"], false);
     assert_eq!((server.units(), server.path("cats").len()), (units, 1));
+    // A task that makes no sense leaves no model behind, and takes no sharing from the next.
+    let refused = ask(&place, &server, &["put", "dogs.onnx", "--set", "dedline_ms=1"]);
+    assert!(refused.err.contains("dedline_ms: unknown field"), "{}", refused.err);
+    assert_eq!(server.get("/v1/models")["models"].as_array().unwrap().len(), 1);
     server.infer("dogs", &input).refusal(404);
     let (is_over, version) = (AtomicBool::new(false), server.task("cats")["version"].clone());
     std::thread::scope(|scope| {

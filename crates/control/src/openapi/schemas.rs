@@ -100,7 +100,7 @@ fn model_schemas() -> Schemas {
     };
     let [name, hash, blocks, weight_bytes, exits] = model();
     let recut = "Models that are cut further for what they have in common with this one. Their \
-                 tasks run so as soon as a task serves it.";
+                 tasks run so with the next task that is put.";
     let stored = [
         name,
         hash,
