@@ -157,6 +157,41 @@ fn a_stream_that_ends_leaves_the_switch_to_the_others() {
 }
 
 #[test]
+fn what_is_read_from_the_host_holds_up_what_is_loaded_behind_it() {
+    let mut problem = three();
+    let direct = pipelined(&[DIRECT, HERE, HERE]);
+    let ends = |problem: &ResidencyProblem| -> Vec<f64> {
+        let run = simulate_residency(problem, &direct).unwrap();
+        run.layers.iter().filter_map(|layer| Some(layer.load?.end_us)).collect()
+    };
+    assert_eq!(ends(&problem), [20.0, 50.0]);
+    problem.direct_contention = 0.5;
+    // "a" takes 3 µs longer from the host.
+    assert_eq!(ends(&problem), [21.5, 51.5]);
+    problem.direct_contention = 1.1;
+    let error = problem.check_consistency().unwrap_err().to_string();
+    assert!(error.contains("direct_contention: 1.1"), "{error}");
+}
+
+#[test]
+fn plans_with_contention_are_as_quick_as_they_are_simulated() {
+    let mut less_is_read = 0;
+    for seed in 0..200 {
+        let mut problem = random_residency_problem(1 + seed as usize % 60, seed);
+        let before = plan("direct-host-access", &problem);
+        problem.direct_contention = 0.85;
+        let after = plan("direct-host-access", &problem);
+        assert_close(simulate_residency(&problem, &after.plan).unwrap().total_us, after.total_us);
+        assert!(after.total_us <= plan("pipeline", &problem).total_us * (1.0 + 1e-9), "{seed}");
+        let exact = plan("exact", &problem);
+        assert!(exact.total_us <= after.total_us * (1.0 + 1e-9), "{seed}");
+        assert!(exact.bound_us.unwrap() <= exact.total_us * (1.0 + 1e-9), "{seed}");
+        less_is_read += usize::from(after.plan.direct_layers() < before.plan.direct_layers());
+    }
+    assert!(less_is_read > 50, "{less_is_read}");
+}
+
+#[test]
 fn layers_wait_on_a_helper_until_its_link_is_free() {
     let mut problem = three_on_two(["0", "1"]);
     problem.nvlinks[0].bytes_per_second = 0.5e9;

@@ -3,8 +3,8 @@
 //! A run ends as late as the layer allows that holds it up most: with `A` the time at which the
 //! weights of a layer are there and `X` the time that it and all later layers run, the run ends at
 //! the largest `A + X`, or at the sum of all times where nothing is waited for. A layer that is no
-//! longer loaded makes `A` of all later layers of its stream smaller by its load time, and `X` of
-//! all earlier ones larger by its penalty. So the largest `A + X` before and after each layer is
+//! longer loaded makes `A` of all later layers of its stream smaller by its load time, less what it
+//! holds them up by taking the bus, and `X` of all earlier ones larger by its penalty. So the largest `A + X` before and after each layer is
 //! all that has to be known.
 
 use tessera_core::Result;
@@ -107,8 +107,9 @@ impl<'a> ResidencyChange<'a> {
     /// The total if a layer that comes through the target were left on the host; none where it
     /// can't.
     pub(super) fn total_if_direct(&self, layer: usize) -> Option<f64> {
-        let penalty = self.problem.layers[layer].direct_penalty()?;
-        let load = self.problem.layers[layer].load_us;
+        let known = &self.problem.layers[layer];
+        let penalty = known.direct_penalty()?;
+        let load = known.load_us - self.problem.hold_up_us(known);
         let earlier = self.running.max(self.before[layer]) + penalty;
         let later = (self.after[layer + 1] - load).max(self.after_forwarded[layer + 1]);
         Some(earlier.max(later))
@@ -120,7 +121,8 @@ impl<'a> ResidencyChange<'a> {
         let earlier = self.running.max(self.before[layer]) - known.direct_penalty()?;
         let arrival = self.loaded_before[layer] + known.load_us;
         let own = arrival + known.in_memory_us + self.running_after[layer];
-        let later = (self.after[layer + 1] + known.load_us).max(self.after_forwarded[layer + 1]);
+        let load = known.load_us - self.problem.hold_up_us(known);
+        let later = (self.after[layer + 1] + load).max(self.after_forwarded[layer + 1]);
         Some(earlier.max(own).max(later))
     }
 
@@ -143,7 +145,10 @@ impl<'a> ResidencyChange<'a> {
         for (number, layer) in self.problem.layers.iter().enumerate() {
             self.loaded_before[number] = loaded;
             let time = match self.plan.layers[number] {
-                Residency::Direct => layer.direct_time().unwrap_or(layer.in_memory_us),
+                Residency::Direct => {
+                    loaded += self.problem.hold_up_us(layer);
+                    layer.direct_time().unwrap_or(layer.in_memory_us)
+                }
                 Residency::Loaded { through } => {
                     self.bytes += layer.bytes;
                     if layer.bytes > 0.0 && through == self.target {

@@ -9,7 +9,9 @@
 //! Where they become too many, or time is up, only the most promising are followed, and the best
 //! bound of the others is the bound of the whole. It is the quickest of the plans in which at most
 //! one GPU per PCIe switch loads (see [`super::topology`]). Memory of GPUs that help is left out of
-//! the search; a plan that does not keep to it is no answer, but still a bound.
+//! the search; a plan that does not keep to it is no answer, but still a bound. What layers that are
+//! read from the host take of the bus is left out, too: plans are compared with it, and bounded
+//! without.
 
 use tessera_core::Result;
 

@@ -82,6 +82,10 @@ pub struct ResidencyProblem {
     /// The links between GPUs.
     #[serde(default)]
     pub nvlinks: Vec<NvLink>,
+    /// The share of the loading rate that is lost while a layer is read from the host: 0 to 1.
+    /// Nothing where nothing is said, as in the DeepPlan paper's own model.
+    #[serde(default)]
+    pub direct_contention: f64,
     /// The GPU that runs the model; the first where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
@@ -90,7 +94,13 @@ pub struct ResidencyProblem {
 impl ResidencyProblem {
     /// A problem with one GPU whose memory does not matter.
     pub fn with_one_gpu(layers: Vec<ResidencyLayer>) -> Self {
-        Self { layers, gpus: one_gpu(), nvlinks: Vec::new(), target: None }
+        Self { layers, gpus: one_gpu(), nvlinks: Vec::new(), direct_contention: 0.0, target: None }
+    }
+
+    /// How much later all that is loaded behind a layer comes when that is read from the host: for
+    /// as long as it waits for the bus it leaves little of it.
+    pub(super) fn hold_up_us(&self, layer: &ResidencyLayer) -> f64 {
+        self.direct_contention * layer.direct_penalty().unwrap_or(0.0).max(0.0)
     }
 
     /// The GPU that runs the model, by number.
@@ -108,6 +118,12 @@ impl ResidencyProblem {
     /// Refuses what makes no sense, and memory that no plan fits into.
     pub fn check_consistency(&self) -> Result<()> {
         self.check_layers()?;
+        let contention = require_figure("direct_contention", self.direct_contention)?;
+        if contention > 1.0 {
+            return Err(Error::invalid(format!(
+                "direct_contention: {contention}, expected a share from 0 to 1"
+            )));
+        }
         self.check_server()?;
         self.check_memory()
     }

@@ -37,7 +37,7 @@ pub fn named_profile(name: &str, seed: u64) -> Result<ResidencyProblem> {
         }
     }
     let (gpus, nvlinks) = deepplan_server(4);
-    Ok(ResidencyProblem { layers, gpus, nvlinks, target: None })
+    Ok(ResidencyProblem { layers, gpus, nvlinks, direct_contention: 0.0, target: None })
 }
 
 /// BERT-base in float32 with 384 tokens on a V100: 199 layers, 438 MB. Sizes are the model's;

@@ -4,8 +4,11 @@
 //! run. A GPU that helps has a migration stream besides, which forwards a layer to the target once
 //! it is there. The target's execution stream runs the layers in order, and waits for the weights
 //! of each that is loaded. GPUs that load below one PCIe switch share its bandwidth: while k of
-//! them load, each goes at a k-th of the rate. Reading from the host does not slow loading down, as
-//! in the paper's own model.
+//! them load, each goes at a k-th of the rate.
+//!
+//! A layer that is read from the host takes the bus from those that are loaded to the target behind
+//! it, as far as the problem says (`direct_contention`). In the paper's own model it takes nothing.
+//! What is behind it and was loaded before it runs counts as held up, too.
 
 use serde::{Deserialize, Serialize};
 use tessera_core::{Error, Result};
@@ -202,56 +205,66 @@ fn load_spans(
     plan: &ResidencyPlan,
 ) -> Vec<Option<TimeSpan>> {
     let mut spans = vec![None; plan.layers.len()];
-    let mut queues: Vec<Vec<usize>> = vec![Vec::new(); problem.gpus.len()];
-    for (number, (layer, residency)) in problem.layers.iter().zip(&plan.layers).enumerate() {
-        if let Residency::Loaded { through } = *residency
-            && layer.bytes > 0.0
-        {
-            queues[through].push(number);
+    let mut queues: Vec<Vec<QueuedLoad>> = vec![Vec::new(); problem.gpus.len()];
+    let mut held_up_us = 0.0;
+    for (layer, (known, residency)) in problem.layers.iter().zip(&plan.layers).enumerate() {
+        match *residency {
+            Residency::Direct => held_up_us += problem.hold_up_us(known),
+            Residency::Loaded { through } if known.bytes > 0.0 => {
+                let is_held = through == server.target;
+                let wait_us = if is_held { std::mem::take(&mut held_up_us) } else { 0.0 };
+                queues[through].push(QueuedLoad { layer, time_us: wait_us + known.load_us });
+            }
+            Residency::Loaded { .. } => {}
         }
     }
     for switch in 0..problem.gpus.len() {
         let below = |&gpu: &usize| server.switches[gpu] == switch;
-        let queues: Vec<&[usize]> =
+        let queues: Vec<&[QueuedLoad]> =
             (0..problem.gpus.len()).filter(below).map(|gpu| queues[gpu].as_slice()).collect();
-        share_switch(problem, &queues, &mut spans);
+        share_switch(&queues, &mut spans);
     }
     spans
 }
 
+/// A layer to be copied, and how long that takes, with what holds it up.
+#[derive(Clone, Copy)]
+struct QueuedLoad {
+    layer: usize,
+    time_us: f64,
+}
+
 /// A load stream that is under way: what is left of it, and of the layer that it copies.
 struct LoadStream<'a> {
-    queue: &'a [usize],
+    queue: &'a [QueuedLoad],
     since_us: f64,
     left_us: f64,
 }
 
 /// Copies queues of layers over one switch, which all that still load share evenly.
-fn share_switch(problem: &ResidencyProblem, queues: &[&[usize]], spans: &mut [Option<TimeSpan>]) {
-    let time = |layer: usize| problem.layers[layer].load_us;
-    let begin = |queue| LoadStream { queue, since_us: 0.0, left_us: 0.0 };
-    let mut streams: Vec<LoadStream<'_>> =
-        queues.iter().filter(|queue| !queue.is_empty()).map(|queue| begin(queue)).collect();
-    for stream in &mut streams {
-        stream.left_us = time(stream.queue[0]);
-    }
+fn share_switch(queues: &[&[QueuedLoad]], spans: &mut [Option<TimeSpan>]) {
+    let begin = |queue: &&'_ [QueuedLoad]| Some(queue.first()?.time_us);
+    let mut streams: Vec<LoadStream<'_>> = queues
+        .iter()
+        .filter_map(|queue| Some(LoadStream { queue, since_us: 0.0, left_us: begin(queue)? }))
+        .collect();
     let mut now = 0.0;
     while !streams.is_empty() {
         let sharing = streams.len() as f64;
         let step = streams.iter().map(|stream| stream.left_us).fold(f64::INFINITY, f64::min);
         now += step * sharing;
         streams.retain_mut(|stream| {
-            let layer = stream.queue[0];
+            let [load, rest @ ..] = stream.queue else { return false };
             stream.left_us -= step;
             // Those that end together end together, whatever rounding left of them.
-            if stream.left_us > 1e-12 * time(layer) {
+            if stream.left_us > 1e-12 * load.time_us {
                 return true;
             }
-            spans[layer] = Some(TimeSpan { start_us: stream.since_us, end_us: now });
-            stream.queue = &stream.queue[1..];
+            spans[load.layer] = Some(TimeSpan { start_us: stream.since_us, end_us: now });
+            stream.queue = rest;
             stream.since_us = now;
-            stream.left_us = stream.queue.first().map_or(0.0, |&next| time(next));
-            !stream.queue.is_empty()
+            stream.left_us = rest.first().map_or(0.0, |next| next.time_us);
+            !rest.is_empty()
         });
     }
 }
