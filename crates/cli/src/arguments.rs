@@ -385,6 +385,10 @@ pub(crate) struct ProfileArguments {
     /// Measured runs; 0 counts and measures nothing
     #[arg(long, default_value_t = 10)]
     pub(crate) runs: usize,
+    /// On a GPU: how long a run takes for each part of the weights, in the GPU's memory and read
+    /// from the host's, and how long each takes to come; with --json what `plan residency` takes
+    #[arg(long, conflicts_with_all = ["csv", "blocks", "at", "every"])]
+    pub(crate) residency: bool,
     /// Print CSV: the layers, then the blocks
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,

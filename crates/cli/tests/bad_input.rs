@@ -357,6 +357,14 @@ fn a_range_that_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn parts_of_weights_are_measured_on_a_gpu_alone() {
+    let folder = with_small();
+    let command = ["profile", "small.onnx", "--engine", "rten", "--residency"];
+    refuse(folder.path(), &command, &["--residency needs a GPU"]);
+    refuse(folder.path(), &[&command[..], &["--csv"]].concat(), &["--residency", "--csv"]);
+}
+
+#[test]
 fn what_the_zoo_does_not_have_is_refused() {
     let folder = tempdir().unwrap();
     for (arguments, words) in [

@@ -109,10 +109,19 @@ impl CudaEvent {
 
     /// Has the stream of another GPU wait for it; the host doesn't.
     pub(crate) fn wait_in_stream_of(&self, other: &Gpu) -> Result<()> {
+        self.wait_in_stream(other.raw_stream())
+    }
+
+    /// Has the copy stream of its GPU wait for it; the host doesn't.
+    pub(crate) fn wait_in_copy_stream(&self) -> Result<()> {
+        self.wait_in_stream(self.gpu.copy_stream()?)
+    }
+
+    fn wait_in_stream(&self, stream: sys::CUstream) -> Result<()> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both are valid.
         check_cuda("waiting for an event", unsafe {
-            result::stream::wait_event(other.raw_stream(), self.event, flags)
+            result::stream::wait_event(stream, self.event, flags)
         })
     }
 }

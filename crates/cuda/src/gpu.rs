@@ -7,7 +7,7 @@ use cudarc::driver::{result, sys};
 use tessera_core::{Error, Result, lock};
 
 use crate::driver::{check_cuda, open_driver};
-use crate::event::CudaEventPool;
+use crate::event::{CudaEvent, CudaEventPool};
 use crate::memory::FreeMemory;
 
 /// A GPU, with its context and the stream that all work goes into.
@@ -30,6 +30,8 @@ pub struct Gpu {
     pub(crate) free_memory: Mutex<FreeMemory>,
     /// Memory that was taken away from weights last, and its size.
     pub(crate) spare_memory: Mutex<Option<(usize, sys::CUmemGenericAllocationHandle)>>,
+    /// Addresses that have lost their memory, and are mapped to it still; and how many bytes.
+    pub(crate) lost_mappings: Mutex<Vec<(sys::CUdeviceptr, usize)>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; what is changed later is behind locks.
@@ -92,6 +94,7 @@ impl Gpu {
             copy_stream: Mutex::default(),
             free_memory: Mutex::default(),
             spare_memory: Mutex::default(),
+            lost_mappings: Mutex::default(),
         })
     }
 
@@ -136,6 +139,14 @@ impl Gpu {
         let stream = check_cuda("a stream", made)?;
         *copy_stream = Some(stream);
         Ok(stream)
+    }
+
+    /// Has copies that are put into the copy stream from now on wait for all that is in the stream.
+    ///
+    /// A GPU does the copies of one stream for as long as there are any: those of inputs, which
+    /// were put into the other stream before, would come after all of them.
+    pub fn order_copies_after_stream(self: &Arc<Self>) -> Result<()> {
+        CudaEvent::record_for_spin_wait(self)?.wait_in_copy_stream()
     }
 
     /// Makes it the one that this thread's calls are for.

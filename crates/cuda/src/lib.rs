@@ -52,4 +52,4 @@ pub use transfer::{
     concatenate_on_device, copy_all_to_host, copy_all_to_host_async, copy_between_gpus,
     copy_in_stream, copy_on_device, read_first_bytes, to_device, to_host,
 };
-pub use virtual_range::{VirtualRange, VirtualSlice, release_spare_memory};
+pub use virtual_range::{VirtualRange, VirtualSlice, release_spare_memory, unmap_lost_memory};

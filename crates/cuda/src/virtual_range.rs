@@ -4,6 +4,10 @@
 //! nothing, given to others, and put back later: they go on as if nothing had been (CUDA's virtual
 //! memory management). All of a range is backed by one piece of memory: in pieces of 2 MiB the
 //! driver takes milliseconds for what takes a tenth of one so.
+//!
+//! To take a mapping away takes as long as to make one. So it is done when somebody has time
+//! ([`unmap_lost_memory`]): until then two ranges may be mapped to the same memory, of which one has
+//! lost it, and nobody uses that one.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
@@ -68,6 +72,12 @@ impl VirtualRange {
         self.size
     }
 
+    /// How far from its start an address of it is.
+    pub fn offset_of(&self, address: NonNull<u8>) -> Option<usize> {
+        let offset = address.as_ptr().addr().checked_sub(self.address as usize)?;
+        (offset < self.size).then_some(offset)
+    }
+
     /// Backs it with memory of the GPU, where it is not; what is in it is anything.
     pub fn back_with_memory(&self) -> Result<()> {
         let mut backing = lock(&self.backing);
@@ -75,20 +85,21 @@ impl VirtualRange {
             return Ok(());
         }
         self.gpu.make_current()?;
+        unmap_lost_memory_of(&self.gpu, |address| address == self.address)?;
         let handle = self.take_or_make_memory(&allocation_properties(&self.gpu))?;
         self.map_memory(handle)?;
         *backing = Some((handle, BackingPlace::Gpu));
         Ok(())
     }
 
-    /// Backs it with memory of the host, which the GPU reads over the bus; it stays as long as the
-    /// range does. What is in it is anything.
+    /// Backs it with memory of the host, which the GPU reads over the bus. What is in it is anything.
     pub fn back_with_host_memory(&self) -> Result<()> {
         let mut backing = lock(&self.backing);
         if backing.is_some() {
             return Ok(());
         }
         self.gpu.make_current()?;
+        unmap_lost_memory_of(&self.gpu, |address| address == self.address)?;
         let mut properties = allocation_properties(&self.gpu);
         properties.location = sys::CUmemLocation {
             type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA,
@@ -140,6 +151,8 @@ impl VirtualRange {
             Some((_, handle)) => release_memory(handle),
             None => {}
         }
+        // What is mapped still is not free.
+        unmap_lost_memory_of(&self.gpu, |_| true)?;
         self.make_memory(properties)
     }
 
@@ -161,21 +174,20 @@ impl VirtualRange {
     /// Nothing on the GPU uses it any more.
     pub unsafe fn take_memory_away(&self) -> Result<()> {
         let mut backing = lock(&self.backing);
-        let Some((handle, place)) = *backing else { return Ok(()) };
+        let Some((handle, place)) = backing.take() else { return Ok(()) };
         self.gpu.make_current()?;
-        // SAFETY: the range is mapped as a whole, and whoever used it is done.
-        check_cuda("taking memory away", unsafe {
-            sys::cuMemUnmap(self.address, self.size).result()
-        })?;
-        *backing = None;
+        lock(&self.gpu.lost_mappings).push((self.address, self.size));
         let before = match place {
             BackingPlace::Gpu => lock(&self.gpu.spare_memory).replace((self.size, handle)),
             BackingPlace::Host => Some((self.size, handle)),
         };
-        if let Some((_, handle)) = before {
-            release_memory(handle);
+        match before {
+            Some((_, handle)) => {
+                release_memory(handle);
+                unmap_lost_memory_of(&self.gpu, |_| true)
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Copies bytes of the host to an offset, in the copy stream; they are not there yet when this
@@ -234,6 +246,31 @@ pub fn release_spare_memory(gpu: u32) {
     if let Some((_, handle)) = spare.filter(|_| gpu.make_current().is_ok()) {
         release_memory(handle);
     }
+    // What goes wrong here shows when the addresses are wanted again.
+    unmap_lost_memory(&gpu).ok();
+}
+
+/// Takes the mappings away of all ranges that have lost their memory.
+pub fn unmap_lost_memory(gpu: &Gpu) -> Result<()> {
+    if lock(&gpu.lost_mappings).is_empty() {
+        return Ok(());
+    }
+    gpu.make_current()?;
+    unmap_lost_memory_of(gpu, |_| true)
+}
+
+/// The same for ranges at some addresses.
+fn unmap_lost_memory_of(gpu: &Gpu, is_meant: impl Fn(sys::CUdeviceptr) -> bool) -> Result<()> {
+    // Whoever wants one of them waits until it is done.
+    let mut lost = lock(&gpu.lost_mappings);
+    while let Some(index) = lost.iter().position(|(address, _)| is_meant(*address)) {
+        let (address, size) = lost[index];
+        // SAFETY: the range is mapped as a whole, and whoever used it was done when it lost its
+        // memory.
+        check_cuda("taking memory away", unsafe { sys::cuMemUnmap(address, size).result() })?;
+        lost.swap_remove(index);
+    }
+    Ok(())
 }
 
 fn allocation_properties(gpu: &Gpu) -> sys::CUmemAllocationProp {
@@ -260,7 +297,9 @@ impl Drop for VirtualRange {
         self.gpu.synchronise_stream().ok();
         // SAFETY: all work is done, and nobody has the addresses any more.
         unsafe { self.take_memory_away() }.ok();
-        if self.gpu.make_current().is_ok() {
+        if self.gpu.make_current().is_ok()
+            && unmap_lost_memory_of(&self.gpu, |address| address == self.address).is_ok()
+        {
             // SAFETY: reserved by `reserve`, and nobody has the addresses any more.
             unsafe { sys::cuMemAddressFree(self.address, self.size).result() }.ok();
         }

@@ -124,6 +124,18 @@ impl DeviceWeights {
         self.image.as_ref()
     }
 
+    /// The weight that a part begins with.
+    pub(crate) fn first_weight_of(&self, part: usize) -> Option<String> {
+        let image = self.image.as_ref()?;
+        let begin = image.parts().range(part).start;
+        let at_begin = |(_, tensor): &&(CString, Tensor)| {
+            let address = tensor.region().map(|(region, _)| region.address());
+            address.and_then(|address| image.range().offset_of(address)) == Some(begin)
+        };
+        let (name, _) = self.tensors.iter().find(at_begin)?;
+        Some(name.to_string_lossy().into_owned())
+    }
+
     /// When a run needs each part of them.
     pub(crate) fn profile(&self) -> &RunProfile {
         &self.profile

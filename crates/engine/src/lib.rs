@@ -15,6 +15,7 @@ mod host_allocator;
 mod live_table;
 mod mapped_ranges;
 mod onnxruntime;
+mod part_times;
 mod program;
 mod rten_engine;
 mod run_profile;
@@ -37,6 +38,7 @@ pub use executable_pages::release_executable_pages;
 pub use file_mapping::{FileMapping, SharedFileMapping};
 pub use host_allocator::{give_large_memory_back, release_freed_memory, release_grown_memory};
 pub use onnxruntime::{OnnxRuntime, find_library, limit_run_memory};
+pub use part_times::PartTimes;
 pub use program::{Program, ProgramWeight};
 pub use rten_engine::Rten;
 pub use tessera_cuda::{
@@ -44,7 +46,7 @@ pub use tessera_cuda::{
     copy_all_to_host_async, copy_between_gpus, copy_counts, copy_on_device, entropy_on_device,
     measure_copy_rate, release_spare_memory, to_host,
 };
-pub use weight_arrival::begin_stays;
+pub use weight_arrival::{begin_stays, finish_leaving, queue_rest};
 pub use weight_loading::WeightLoading;
 pub use working_folder::{remove_abandoned_folders, remove_folders_of, unfinished_prefix};
 
@@ -169,4 +171,8 @@ pub trait CudaEngineSession: EngineSession {
 
     /// How many runs were replayed.
     fn replayed_runs(&self) -> u64;
+
+    /// What runs on these inputs take for each part of its weights, wherever these are, by so many
+    /// runs each way. Nothing where they don't come in parts.
+    fn measure_part_times(&mut self, inputs: &[Tensor], runs: usize) -> Result<Vec<PartTimes>>;
 }

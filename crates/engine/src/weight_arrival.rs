@@ -10,7 +10,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tessera_core::Result;
-use tessera_cuda::PacedCopies;
+use tessera_cuda::{PacedCopies, unmap_lost_memory};
 
 use crate::device_weights::{DeviceWeights, WeightStay};
 use crate::run_profile::PartNeeds;
@@ -18,7 +18,11 @@ use crate::weight_image::WeightImage;
 
 /// How long it takes at least until a run begins that is to be launched: to the end of its inputs'
 /// copies, and of the launch.
-const LAUNCH_TIME: Duration = Duration::from_micros(50);
+const LAUNCH_TIME: Duration = Duration::from_micros(100);
+
+/// This part of its time a run may keep others waiting in the stream: times are those of runs
+/// before, and one that is launched too late is late by all of it.
+const LONGEST_STALL: f64 = 1.0 / 16.0;
 
 /// A part that is not there.
 struct MissingPart<'a> {
@@ -27,6 +31,16 @@ struct MissingPart<'a> {
     bytes: usize,
     /// After what time of a run it is needed; `None` where that is not known.
     needed_after: Option<Duration>,
+}
+
+/// Does what was put off while runs were waiting: others' addresses lose the memory for good that
+/// these weights have got.
+pub fn finish_leaving(stays: &[WeightStay]) {
+    let Some(image) = stays.iter().find_map(|stay| stay.weights().image()) else { return };
+    if let Err(error) = unmap_lost_memory(image.range().gpu()) {
+        // Whoever wants the addresses again is told.
+        tracing::error!(%error, "memory is not taken away from addresses");
+    }
 }
 
 /// Brings weights to the GPU, where they are not, and keeps them there for as long as somebody
@@ -64,23 +78,62 @@ pub fn begin_stays(
     Ok(distinct.into_iter().map(DeviceWeights::counted_stay).collect())
 }
 
+/// Has what is still missing of these come, in this order: a run that waits for it is about to be
+/// launched, and its inputs are on the GPU or on their way.
+pub fn queue_rest(stays: &[WeightStay]) -> Result<()> {
+    let images = stays.iter().filter_map(|stay| stay.weights().image());
+    let mut missing = images.filter(|image| !image.is_queued()).peekable();
+    if let Some(first) = missing.peek() {
+        first.range().gpu().order_copies_after_stream()?;
+    }
+    missing.try_for_each(WeightImage::queue_parts)
+}
+
 fn bring_images(
     absent: &[(&Arc<DeviceWeights>, &WeightImage)],
     path: &[&Arc<DeviceWeights>],
     run_time: Option<Duration>,
 ) -> Result<()> {
     let Some((_, first)) = absent.first() else { return Ok(()) };
-    let mut copies = PacedCopies::new(first.range().gpu());
     absent.iter().try_for_each(|(_, image)| image.prepare_memory())?;
     let missing = missing_parts(absent, path, run_time);
+    let patience = LAUNCH_TIME + run_time.unwrap_or_default().mul_f64(LONGEST_STALL);
+    let mut copies = PacedCopies::new(first.range().gpu());
     for (place, part) in missing.iter().enumerate() {
-        if comes_in_time(&missing[place..], &copies) {
-            return absent.iter().try_for_each(|(_, image)| image.check_intact());
+        let rate = copies.rate().or_else(|| known_rate(absent));
+        if rate.is_some_and(|rate| come_in_time(&missing[place..], &copies, rate, patience)) {
+            tracing::debug!(
+                parts = place,
+                of = missing.len(),
+                rate,
+                ?run_time,
+                last = ?missing.last().and_then(|part| part.needed_after),
+                "a run begins before its weights are there"
+            );
+            break;
         }
         part.image.bring_part(part.part, &mut copies)?;
+        if place == 0 {
+            // While that is copied there is time.
+            unmap_lost_memory(part.image.range().gpu())?;
+        }
+        if place + 1 == missing.len() {
+            copies.wait_for_last()?;
+        }
     }
-    copies.wait_for_last()?;
-    absent.iter().try_for_each(|(_, image)| image.check_intact())
+    for (_, image) in absent {
+        if let Some(rate) = copies.rate() {
+            image.note_copy_rate(rate);
+        }
+        image.check_intact()?;
+    }
+    Ok(())
+}
+
+/// At how many bytes per second these came last time; `None` where one never did.
+fn known_rate(absent: &[(&Arc<DeviceWeights>, &WeightImage)]) -> Option<f64> {
+    let rates = absent.iter().map(|(_, image)| image.last_copy_rate());
+    rates.reduce(|least, rate| Some(least?.min(rate?))).flatten()
 }
 
 /// The parts of those that are absent, and when a run over all of the path needs them.
@@ -113,13 +166,18 @@ fn missing_parts<'a>(
     missing
 }
 
-/// Whether each of these parts is there when a run needs it that is launched now, with which they
-/// are put into the copy stream.
-fn comes_in_time(left: &[MissingPart<'_>], copies: &PacedCopies) -> bool {
-    let (mut bytes, rate) = (copies.bytes_under_way(), copies.rate());
+/// Whether each of these parts is there at most so long after a run needs it that is launched now,
+/// with which they are put into the copy stream.
+fn come_in_time(
+    left: &[MissingPart<'_>],
+    copies: &PacedCopies,
+    rate: f64,
+    patience: Duration,
+) -> bool {
+    let mut bytes = copies.bytes_under_way();
     left.iter().all(|part| {
         bytes += part.bytes;
         let Some(needed_after) = part.needed_after else { return false };
-        bytes as f64 / rate <= (needed_after + LAUNCH_TIME).as_secs_f64()
+        bytes as f64 / rate <= (needed_after + patience).as_secs_f64()
     })
 }

@@ -1,7 +1,7 @@
 //! A file with weights, as it is on a GPU while they are there.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{Fence, Result, lock};
@@ -31,6 +31,8 @@ pub(crate) struct WeightImage {
     queued: AtomicUsize,
     /// Held by whoever puts them there.
     queueing: Mutex<()>,
+    /// Bytes per second at which they came last time; 0 where that is not known.
+    copy_rate: AtomicU64,
     /// Whether it is needed again.
     comes_back: bool,
 }
@@ -70,6 +72,7 @@ impl WeightImage {
             arrivals,
             queued,
             queueing,
+            copy_rate: AtomicU64::new(0),
             comes_back,
         })
     }
@@ -148,13 +151,35 @@ impl WeightImage {
         self.note_part_queued(part)
     }
 
+    /// At how many bytes per second they came last time.
+    pub(crate) fn last_copy_rate(&self) -> Option<f64> {
+        let rate = self.copy_rate.load(Ordering::Relaxed);
+        (rate > 0).then_some(rate as f64)
+    }
+
+    /// They came at so many bytes per second.
+    pub(crate) fn note_copy_rate(&self, rate: f64) {
+        self.copy_rate.store(rate as u64, Ordering::Relaxed);
+    }
+
+    /// Whether all parts are on their way, or there.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queued.load(Ordering::Acquire) >= self.parts.count()
+    }
+
     /// Has all parts come that were not asked for so far: a run that waits for them is about to be
-    /// launched, and its inputs are on the GPU or on their way.
+    /// launched, and its inputs are on the GPU or on their way. These come first.
     pub(crate) fn queue_rest(&self) -> Result<()> {
-        let count = self.parts.count();
-        if self.queued.load(Ordering::Acquire) >= count {
+        if self.is_queued() {
             return Ok(());
         }
+        self.range.gpu().order_copies_after_stream()?;
+        self.queue_parts()
+    }
+
+    /// The same for copies that were ordered.
+    pub(crate) fn queue_parts(&self) -> Result<()> {
+        let count = self.parts.count();
         let _queueing = lock(&self.queueing);
         for part in self.queued.load(Ordering::Acquire)..count {
             let place = self.parts.range(part);
@@ -169,6 +194,22 @@ impl WeightImage {
         self.arrivals.note_part_queued(part)?;
         self.queued.store(part + 1, Ordering::Release);
         Ok(())
+    }
+
+    /// Has it be in the host's memory, at the same addresses, until it is moved back. Nobody runs
+    /// meanwhile who does not know of it.
+    pub(crate) fn move_to_host(&self) -> Result<()> {
+        self.leave_gpu(None)?;
+        self.range.back_with_host_memory()?;
+        self.range.fill_host_memory(&self.file()[..self.parts.tables().start])
+    }
+
+    /// Has it be on the GPU again.
+    pub(crate) fn move_to_gpu(&self) -> Result<()> {
+        self.range.gpu().synchronise_stream()?;
+        // SAFETY: nothing is under way.
+        unsafe { self.range.take_memory_away() }?;
+        self.bring_whole()
     }
 
     /// Fails where the file is not what it was.

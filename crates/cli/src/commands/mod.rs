@@ -4,6 +4,7 @@ mod cluster;
 mod devices;
 mod inspect;
 mod load;
+mod part_profile;
 mod plan;
 mod profile;
 mod repo;

@@ -45,6 +45,9 @@ pub(super) fn run_profile(arguments: &ProfileArguments) -> Result<()> {
     let shapes = arguments.arguments.parse_shapes()?;
     let model =
         ModelFile::read_file(&arguments.model, &shapes, &arguments.arguments.parse_exits()?)?;
+    if arguments.residency {
+        return super::part_profile::profile_parts(arguments, &model);
+    }
     let blocks = model.split_into_blocks(arguments.split.chosen_split().as_ref())?;
     let layers =
         tessera_graph::split_into_chain(&model.graph, &model.types, &Split::Every, &model.exits)?;

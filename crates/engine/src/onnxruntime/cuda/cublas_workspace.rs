@@ -1,10 +1,11 @@
 //! One workspace of cuBLAS for all sessions whose work goes into one stream.
 //!
-//! Each session has a handle of cuBLAS, and each handle memory to work with: 67 of the 75 MB that a
-//! session of BERT-base takes on an H200 beside its weights. Work in one stream is done one after
-//! the other, so that one such memory is enough. ONNX Runtime has no option for that; but it tells
-//! each handle its stream, by a function whose place this program takes: the loader finds what the
-//! program exports before what libraries do. The handle's workspace is chosen there.
+//! Each session has a handle of cuBLAS, and each handle memory to work with: 64 of the 73 MB that a
+//! session takes on an H200 beside its weights. Work in one stream is done one after the other, so
+//! that one such memory is enough. ONNX Runtime has no option for that; but it tells each handle its
+//! stream, by a function whose place this program takes: the loader finds what the program exports
+//! before what libraries do. The handle's workspace is chosen there. What handles take when they
+//! are made is made small, by an environment variable that the library reads with the first.
 //!
 //! CUDA graphs are captured in streams of their own and replayed in the one of all work. Capture
 //! streams have a workspace in common, as one captures at a time; what is captured to be replayed
@@ -20,6 +21,11 @@ use super::run_waits::StreamPointer;
 
 /// What cuBLAS takes by itself on GPUs since Hopper.
 const WORKSPACE_BYTES: usize = 32 << 20;
+
+/// The variable that says what a handle takes when it is made, and so little that it is nothing
+/// beside a session.
+const WORKSPACE_VARIABLE: &CStr = c"CUBLAS_WORKSPACE_CONFIG";
+const SMALL_WORKSPACE: &CStr = c":16:8";
 
 /// Names that the library may be loaded under.
 const LIBRARIES: [&CStr; 3] = [c"libcublas.so.13", c"libcublas.so.12", c"libcublas.so"];
@@ -150,6 +156,18 @@ fn find_functions() -> Option<CublasFunctions> {
         }
     })
 }
+
+/// Has handles take little when they are made, where the user has not said how much. The loader calls
+/// it before the program begins: later others might read the environment meanwhile.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CHOOSE_SMALL_WORKSPACE: extern "C" fn() = {
+    extern "C" fn choose_small_workspace() {
+        // SAFETY: both end with a zero, and are copied; there is one thread.
+        unsafe { libc::setenv(WORKSPACE_VARIABLE.as_ptr(), SMALL_WORKSPACE.as_ptr(), 0) };
+    }
+    choose_small_workspace
+};
 
 /// Takes the place of cuBLAS' function of this name, for libraries that call it: a handle's work
 /// goes into this stream from now on, and its workspace is that of the stream.

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use ort::session::Session as OrtSession;
-use tessera_core::{DType, MemoryLocation, Result, Tensor, TensorMut};
+use tessera_core::{DType, Error, MemoryLocation, Result, Tensor, TensorMut};
 use tessera_cuda::{CaptureStream, Gpu, to_device};
 
 use super::bound_session::{BoundSession, SessionPorts};
 use super::graph_cache::{CudaGraphCache, ReplayOutcome};
+use super::part_measurement::measure_part_times;
 use super::run_waits::StreamPointer;
 use super::session_factory::GpuSessionFactory;
 use crate::device_weights::WeightStay;
 use crate::onnxruntime::ort_value::OrtValue;
 use crate::onnxruntime::session_builder::engine_error;
 use crate::program::{check_bound_outputs, check_run_arguments};
-use crate::{CudaEngineSession, EngineSession};
+use crate::{CudaEngineSession, EngineSession, PartTimes};
 
 /// A loaded block or file on a GPU.
 pub(super) struct OrtCudaSession {
@@ -34,6 +35,14 @@ impl OrtCudaSession {
         let session = session_factory.make_session(StreamPointer(gpu.stream_pointer()))?;
         let session_factory = Some(Arc::new(session_factory));
         Ok(Self { session, gpu, ports, session_factory, cuda_graphs: None, stay: Some(stay) })
+    }
+
+    pub(super) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    pub(super) fn output_count(&self) -> usize {
+        self.ports.outputs.len()
     }
 
     pub(super) fn of_file(session: OrtSession, gpu: Arc<Gpu>, ports: SessionPorts) -> Result<Self> {
@@ -64,6 +73,15 @@ impl CudaEngineSession for OrtCudaSession {
 
     fn replayed_runs(&self) -> u64 {
         self.cuda_graphs.as_ref().map_or(0, CudaGraphCache::replayed_runs)
+    }
+
+    fn measure_part_times(&mut self, inputs: &[Tensor], runs: usize) -> Result<Vec<PartTimes>> {
+        let Some(factory) = self.session_factory.clone() else { return Ok(Vec::new()) };
+        if self.stay.is_none() || !self.session.is_on_gpu() {
+            return Err(Error::usage("weights of a session that is not the only one to use them"));
+        }
+        let weights = Arc::clone(factory.prepared_on_gpu.weights());
+        measure_part_times(self, &weights, inputs, runs)
     }
 }
 

@@ -14,6 +14,7 @@ mod capture_session;
 mod cublas_workspace;
 mod cuda_session;
 mod graph_cache;
+mod part_measurement;
 mod prepared_on_gpu;
 mod provider;
 mod run_waits;
@@ -39,6 +40,7 @@ use capture_lock::lock_device_for_setup;
 use cuda_session::OrtCudaSession;
 use prepared_on_gpu::GpuPreparedBlock;
 use provider::{add_cuda_provider, no_cuda_provider};
+use run_waits::StreamPointer;
 use session_factory::{ArenaChoice, GpuSessionFactory};
 
 /// A program, the GPU, and what it was optimised for.
@@ -117,8 +119,9 @@ impl CudaLoader {
     pub(super) fn session_builder(
         &self,
         options: &LoadOptions,
-        gpu: &Gpu,
+        gpu: &Arc<Gpu>,
     ) -> Result<SessionBuilder> {
+        cublas_workspace::share_workspace(gpu, StreamPointer(gpu.stream_pointer()))?;
         let mut builder = self.builders.session_builder(options)?;
         add_cuda_provider(&mut builder, gpu, gpu.stream_pointer(), &options.cuda)
             .map_err(|error| no_cuda_provider(&error))?;

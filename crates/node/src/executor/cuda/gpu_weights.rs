@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{Result, lock};
-use tessera_engine::{DeviceWeights, WeightStay, begin_stays};
+use tessera_engine::{DeviceWeights, WeightStay, begin_stays, finish_leaving, queue_rest};
 
 use super::gpu_queue::GpuTimeCounter;
 use super::sessions::SessionsByShape;
@@ -35,6 +35,16 @@ impl GpuWeights {
 
     pub(super) fn sessions(&self) -> &SessionsByShape {
         &self.sessions
+    }
+
+    /// Has come what is still missing: a run is launched now, whose inputs are on their way.
+    pub(super) fn queue_rest(&self) -> Result<()> {
+        queue_rest(&lock(&self.state).stays)
+    }
+
+    /// Does what was put off until the run was launched that they were loaded for.
+    pub(super) fn finish_leaving(&self) {
+        finish_leaving(&lock(&self.state).stays);
     }
 }
 

@@ -160,6 +160,7 @@ impl CudaExecutor {
             let work = begin_gpu_span(Device::Cuda(self.gpu))?;
             let inputs = given.iter().map(|tensor| to_gpu(self.gpu, tensor));
             let inputs = inputs.collect::<Result<Vec<_>>>()?;
+            self.weights.holder().queue_rest()?;
             let begun = Instant::now();
             let outputs = self.run_sessions(sessions, &inputs, &key, bound, is_sent_early, wait)?;
             let gpu_nanoseconds = self.gpu_time.last_run_nanoseconds(rows);
@@ -179,6 +180,7 @@ impl CudaExecutor {
             Ok(LaunchedWork { result: outputs, span, reads })
         };
         let outputs = self.queue.launch_run(rows, &self.gpu_time, launch)?;
+        self.weights.holder().finish_leaving();
         if self.blocks.known_output_shapes(&key).is_none() {
             self.blocks.remember_output_shapes(key, &outputs);
         }
