@@ -14,6 +14,8 @@ use super::{WeightPart, WeightPlace};
 
 /// How long weights stay that are wanted on demand, and not used.
 const ON_DEMAND_STAY: Duration = Duration::from_secs(5);
+/// Weights are idle that were not used for so many times as long as they take to come.
+const IDLE_AFTER_RELOADS: u32 = 4;
 /// After so long weights that are to leave are not waited for: a run that uses them may never end.
 const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
 /// After so long others load beside one that does: it may hang.
@@ -47,6 +49,16 @@ struct Holder {
     place_since: Duration,
     last_used: Duration,
     reload: Duration,
+}
+
+impl Holder {
+    /// How long they take to come. What came once only took what else is done at first, too: it is
+    /// taken to come as quickly as others.
+    fn reload_time(&self, bytes_per_second: Option<f64>) -> Duration {
+        let rate = bytes_per_second.filter(|_| self.status.loads <= 1);
+        let guessed = rate.map(|rate| self.status.bytes as f64 / rate);
+        guessed.and_then(|time| Duration::try_from_secs_f64(time).ok()).unwrap_or(self.reload)
+    }
 }
 
 /// Room that somebody waits for; whose deadline is first comes first.
@@ -326,10 +338,19 @@ impl ResidencyLedger {
         };
         let on_demand = in_memory(Some(ResidencyChoice::OnDemand));
         let everyone = in_memory(None);
-        for candidates in [on_demand, everyone.clone()] {
+        let rate = self.bytes_per_second();
+        let is_idle = |number: &usize| self.is_idle(*number, rate);
+        let idle = everyone.iter().copied().filter(is_idle).collect();
+        // Where all are asked for all the time, whoever has just come answers those who wait first.
+        let in_order = [
+            (on_demand, self.policy),
+            (idle, self.policy),
+            (everyone.clone(), EvictionPolicy::LeastRecentlyUsed),
+        ];
+        for (candidates, policy) in in_order {
             let resident: Vec<ResidentInstance> =
-                candidates.iter().filter_map(|&number| self.resident_instance(number)).collect();
-            if let Some(chosen) = self.policy.choose_victims(&resident, bytes as f64) {
+                candidates.iter().filter_map(|&one| self.resident_instance(one, rate)).collect();
+            if let Some(chosen) = policy.choose_victims(&resident, bytes as f64) {
                 return chosen.into_iter().map(|one| candidates[one]).collect();
             }
         }
@@ -337,11 +358,33 @@ impl ResidencyLedger {
         everyone
     }
 
-    fn resident_instance(&self, number: usize) -> Option<ResidentInstance> {
+    /// Whether nobody has used an instance for longer than it takes to come back.
+    fn is_idle(&self, number: usize, bytes_per_second: Option<f64>) -> bool {
+        let holder = self.holders.get(number).and_then(Option::as_ref);
+        holder.is_some_and(|holder| {
+            let reload = holder.reload_time(bytes_per_second);
+            self.now.saturating_sub(holder.last_used) >= IDLE_AFTER_RELOADS * reload
+        })
+    }
+
+    /// How quickly weights come that have come before.
+    fn bytes_per_second(&self) -> Option<f64> {
+        let known = self.holders.iter().flatten().filter(|holder| holder.status.loads > 1);
+        let (bytes, seconds) = known.fold((0.0, 0.0), |(bytes, seconds), holder| {
+            (bytes + holder.status.bytes as f64, seconds + holder.reload.as_secs_f64())
+        });
+        (seconds > 0.0).then_some(bytes / seconds)
+    }
+
+    fn resident_instance(
+        &self,
+        number: usize,
+        bytes_per_second: Option<f64>,
+    ) -> Option<ResidentInstance> {
         let holder = self.holders.get(number)?.as_ref()?;
         Some(ResidentInstance {
             bytes: self.own_bytes(holder) as f64,
-            reload_ms: holder.reload.as_secs_f64() * 1e3,
+            reload_ms: holder.reload_time(bytes_per_second).as_secs_f64() * 1e3,
             rate: self.rates.rate_of(number),
             last_used_ms: holder.last_used.as_secs_f64() * 1e3,
             pinned: false,

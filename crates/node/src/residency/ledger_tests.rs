@@ -242,3 +242,53 @@ fn what_takes_more_than_was_thought_has_others_leave_and_stays() {
     assert_eq!(books.log.take(), [""; 0]);
     assert_eq!(books.ledger.used(), 170);
 }
+
+#[test]
+fn what_has_come_once_is_taken_to_come_back_as_quickly_as_others() {
+    let mut books = Books::new(100, EvictionPolicy::ReloadCost);
+    let [ants, bees, cats] = ["ants", "bees", "cats"].map(|name| books.auto(name, 40));
+    // Sessions are made with the first load.
+    books.at(0).wish(ants, 0);
+    books.loaded(ants, 2000);
+    books.at(10).wish(bees, 0);
+    books.loaded(bees, 2000);
+    assert_eq!(books.at(20).wish(cats, 0), ["ants leaves"]);
+    books.left(ants);
+    books.loaded(cats, 2000);
+    for round in 3..6 {
+        assert_eq!(books.at(10 * round).wish(ants, 0).len(), 1);
+        let gone =
+            books.ledger.statuses().into_iter().find(|one| one.place == WeightPlace::Leaving);
+        let gone = if gone.unwrap().instance == "bees" { bees } else { cats };
+        books.left(gone);
+        books.loaded(ants, 10);
+        let (other, wanted) = if gone == bees { (cats, bees) } else { (bees, cats) };
+        books.ledger.note_use(other);
+        // Those that came once do not stay because that took long.
+        assert_eq!(books.at(10 * round + 5).wish(wanted, 0), ["ants leaves"], "{round}");
+        books.left(ants);
+        books.loaded(wanted, 10);
+    }
+}
+
+#[test]
+fn where_all_are_asked_for_who_came_last_stays() {
+    let mut books = Books::new(80, EvictionPolicy::ReloadCost);
+    let [ants, bees, cats] = ["ants", "bees", "cats"].map(|name| books.auto(name, 40));
+    let milliseconds = |books: &mut Books, now| books.ledger.set_time(Duration::from_millis(now));
+    milliseconds(&mut books, 0);
+    books.bring(ants);
+    // Often asked for, and so the last to leave where there is time to choose.
+    (0..10).for_each(|_| books.ledger.note_use(ants));
+    milliseconds(&mut books, 30);
+    books.bring(bees);
+    // Both were used within the time of four loads: it is the turn of whoever came first.
+    milliseconds(&mut books, 35);
+    assert_eq!(books.wish(cats, 0), ["ants leaves"]);
+    books.left(ants);
+    books.loaded(cats, 10);
+    milliseconds(&mut books, 2000);
+    (0..10).for_each(|_| books.ledger.note_use(cats));
+    milliseconds(&mut books, 4000);
+    assert_eq!(books.wish(ants, 0), ["bees leaves"]);
+}
