@@ -1,6 +1,9 @@
 //! `tessera bench cold`: requests whose weights are not in memory, beside those whose are.
 
 mod cold_site;
+mod instances;
+mod request_trace;
+mod stored_instances;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -25,6 +28,7 @@ use tessera_zoo::{Architecture, BatchSize, Recipe, random_inputs};
 
 use crate::zoo_file;
 use cold_site::{ColdClient, ColdSite};
+use instances::InstancesArguments;
 
 /// Bytes of which the rate of the bus is taken.
 const BUS_BYTES: usize = 256 << 20;
@@ -34,15 +38,13 @@ static TASKS: [&str; 3] = ["one", "other", "hot"];
 /// Options of `tessera bench cold`.
 #[derive(Args)]
 pub struct BenchCold {
-    /// Zoo architecture; repeat for more
-    #[arg(long, default_values = ["resnet50", "bert-base"], value_name = "NAME")]
+    /// Zoo architecture; repeat for more. With --instances they take turns in them; repeat one for
+    /// more of it [default: resnet50 and bert-base; with --instances bert-base]
+    #[arg(long, value_name = "NAME")]
     pub(crate) model: Vec<String>,
     /// How weights come to a GPU: load-then-run, pipeline or direct-host-access; repeat for more
-    #[arg(
-        long,
-        default_values = ["load-then-run", "pipeline", "direct-host-access"],
-        value_name = "HOW"
-    )]
+    /// [default: all; with --instances pipeline]
+    #[arg(long, value_name = "HOW")]
     pub(crate) strategy: Vec<WeightLoading>,
     /// Tokens of the sequences that models take which take any
     #[arg(long, value_name = "TOKENS")]
@@ -52,12 +54,15 @@ pub struct BenchCold {
     /// Cold requests of each model, and as many warm ones
     #[arg(long, default_value_t = 40)]
     pub(crate) rounds: usize,
-    /// Cold starts a second beside a task that stays; 0 for none
-    #[arg(long, default_value_t = 20.0)]
-    pub(crate) rate: f64,
+    /// Cold starts a second beside a task that stays, 0 for none [default: 20]; with --instances
+    /// requests a second [default: 100]
+    #[arg(long)]
+    pub(crate) rate: Option<f64>,
     /// Seconds for which that task is asked alone, and as long beside cold starts
     #[arg(long, default_value_t = 5.0)]
     pub(crate) seconds: f64,
+    #[command(flatten)]
+    pub(crate) instances: InstancesArguments,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -66,8 +71,30 @@ pub struct BenchCold {
 impl BenchCold {
     /// Those that take turns, and one that stays where it is looked at.
     fn tasks(&self) -> &'static [&'static str] {
-        let count = if self.rate > 0.0 { TASKS.len() } else { TASKS.len() - 1 };
+        let count = if self.rate() > 0.0 { TASKS.len() } else { TASKS.len() - 1 };
         &TASKS[..count]
+    }
+
+    fn rate(&self) -> f64 {
+        self.rate.unwrap_or(20.0)
+    }
+
+    /// The models that the user names, or these.
+    fn models_or(&self, others: &[&str]) -> Vec<String> {
+        match &self.model[..] {
+            [] => others.iter().map(|&name| name.to_owned()).collect(),
+            named => named.to_vec(),
+        }
+    }
+
+    /// How weights come: as the user says, or so.
+    fn strategies_or(&self, others: &[WeightLoading]) -> Vec<WeightLoading> {
+        match (self.engine.device, &self.strategy[..]) {
+            // What is on disk is mapped at once.
+            (Device::Cpu, _) => vec![WeightLoading::LoadThenRun],
+            (Device::Cuda(_), []) => others.to_vec(),
+            (Device::Cuda(_), named) => named.to_vec(),
+        }
     }
 }
 
@@ -120,20 +147,23 @@ struct HotBesideCold {
 }
 
 pub(crate) fn bench_cold(arguments: &BenchCold) -> Result<()> {
+    if arguments.instances.is_wanted() {
+        return instances::bench_instances(arguments);
+    }
     let device = arguments.engine.device;
     let bus = match device {
         Device::Cpu => None,
         Device::Cuda(number) => Some(tessera_engine::measure_copy_rate(number, BUS_BYTES)?),
     };
-    let strategies = match device {
-        // What is on disk is mapped at once.
-        Device::Cpu => &[WeightLoading::LoadThenRun][..],
-        Device::Cuda(_) => &arguments.strategy,
-    };
+    let strategies = arguments.strategies_or(&[
+        WeightLoading::LoadThenRun,
+        WeightLoading::Pipeline,
+        WeightLoading::DirectHostAccess,
+    ]);
     let mut models = Vec::new();
-    for model in &arguments.model {
+    for model in &arguments.models_or(&["resnet50", "bert-base"]) {
         let stored = StoredSiblings::store(model, arguments)?;
-        for strategy in strategies {
+        for strategy in &strategies {
             models.push(measure_model(arguments, model, &stored, *strategy, bus)?);
         }
     }
@@ -216,19 +246,16 @@ impl StoredSiblings {
     }
 }
 
-fn measure_model(
+/// Serves siblings of which each has so many bytes, with room for all but one: for the one that
+/// stays, and for one of those that take turns.
+fn start_site(
     arguments: &BenchCold,
-    model: &str,
     stored: &StoredSiblings,
     strategy: WeightLoading,
-    bus: Option<f64>,
-) -> Result<ColdModel> {
-    let StoredSiblings { repository, inputs, weight_bytes, .. } = stored;
-    let (inputs, weight_bytes) = (&inputs[..], *weight_bytes);
-    let working = output::spinner(format!("loading {model}, {strategy}"));
-    // The one that stays, and one of those that take turns.
+    bytes: u64,
+) -> Result<ColdSite> {
     let tasks = arguments.tasks();
-    let budget = Some(weight_bytes * (10 * tasks.len() as u64 - 1) / 10);
+    let budget = Some(bytes * (10 * tasks.len() as u64 - 1) / 10);
     let limits = match arguments.engine.device {
         Device::Cpu => WeightLimits { host: budget, ..WeightLimits::default() },
         Device::Cuda(_) => WeightLimits { gpu: budget, ..WeightLimits::default() },
@@ -237,7 +264,25 @@ fn measure_model(
     let limits = WeightLimits { eviction, loading: strategy, ..limits };
     let choices = [ResidencyChoice::Auto, ResidencyChoice::Auto, ResidencyChoice::Pinned];
     let tasks: Vec<(&str, ResidencyChoice)> = tasks.iter().copied().zip(choices).collect();
-    let site = ColdSite::start(repository, &tasks, limits, &arguments.engine)?;
+    ColdSite::start(&stored.repository, &tasks, limits, &arguments.engine)
+}
+
+fn measure_model(
+    arguments: &BenchCold,
+    model: &str,
+    stored: &StoredSiblings,
+    strategy: WeightLoading,
+    bus: Option<f64>,
+) -> Result<ColdModel> {
+    let (inputs, weight_bytes) = (&stored.inputs[..], stored.weight_bytes);
+    let working = output::spinner(format!("loading {model}, {strategy}"));
+    let mut site = start_site(arguments, stored, strategy, weight_bytes)?;
+    let (_, _, image_bytes) = site.loads_so_far();
+    if image_bytes * 20 < weight_bytes * 19 {
+        // There would be room for all.
+        drop(site);
+        site = start_site(arguments, stored, strategy, image_bytes)?;
+    }
     let client = site.new_client(inputs)?;
     working.set_message(format!("{model}: cold and warm requests"));
     warm_up_tasks(&site, &client, arguments.tasks())?;
@@ -255,7 +300,7 @@ fn measure_model(
     let load_ms = load_time.as_secs_f64() * 1e3 / loads as f64;
     working.set_message(format!("{model}: a hot task beside cold starts"));
     let beside =
-        (arguments.rate > 0.0).then(|| measure_hot_task(arguments, &site, inputs)).transpose()?;
+        (arguments.rate() > 0.0).then(|| measure_hot_task(arguments, &site, inputs)).transpose()?;
     working.finish_and_clear();
     let bound_ms = bus.map(|rate| {
         let copy_ms = image_bytes as f64 / rate * 1e3;
@@ -337,10 +382,10 @@ fn measure_hot_task(
     let local = tokio::task::LocalSet::new();
     let (alone, beside_warm, beside_cold, starts) = local.block_on(&site.runtime, async {
         let alone = ask_hot().await?;
-        let warm = OtherRequests::start(cold_client.clone(), &[one], arguments.rate);
+        let warm = OtherRequests::start(cold_client.clone(), &[one], arguments.rate());
         let beside_warm = ask_hot().await?;
         warm.stop();
-        let cold = OtherRequests::start(cold_client, &[one, other], arguments.rate);
+        let cold = OtherRequests::start(cold_client, &[one, other], arguments.rate());
         let beside_cold = ask_hot().await?;
         Ok::<_, Error>((alone, beside_warm, beside_cold, cold.stop()))
     })?;
