@@ -11,6 +11,7 @@ pub(crate) mod plan;
 mod serve;
 mod served_models;
 mod serving;
+mod wrong_flags;
 
 pub(crate) use admin::{AdminArguments, AskerArguments, ListArguments, TokenCommand};
 pub(crate) use controller::ControllerArguments;

@@ -19,7 +19,7 @@ use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
 use crate::authority_verifier::AuthorityVerifier;
-use crate::join::JoinedNode;
+use crate::joined_node::JoinedNode;
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

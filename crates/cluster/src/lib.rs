@@ -12,6 +12,7 @@ mod authority_verifier;
 mod content_connection;
 mod controller_channel;
 mod join;
+mod joined_node;
 mod session;
 mod unit_report;
 #[allow(missing_docs, clippy::all, unused_qualifications, reason = "generated")]
@@ -24,7 +25,8 @@ pub use assignment::{
 };
 pub use content_connection::{ContentConnection, ContentHolder, FetchedContent, LocatedContent};
 pub use controller_channel::{ControllerAddress, SocketHook};
-pub use join::{JoinedNode, join_cluster};
+pub use join::join_cluster;
+pub use joined_node::JoinedNode;
 pub use session::{ControllerConnection, NodeSession, refusal_of_epoch};
 pub use tessera_probe::LinkEstimate;
 pub use unit_report::{

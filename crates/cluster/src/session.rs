@@ -9,7 +9,8 @@ use tonic::transport::Channel;
 
 use crate::content_connection::ContentConnection;
 use crate::controller_channel::{ControllerAddress, connect_with_certificate};
-use crate::join::{JoinedNode, status_error};
+use crate::join::status_error;
+use crate::joined_node::JoinedNode;
 use crate::wire::node_control_client::NodeControlClient;
 use crate::wire::{NodeOrder, NodeReport, RenewRequest};
 

@@ -15,8 +15,8 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use crate::client::EtcdClient;
+use crate::leader_guard::LeaderGuard;
 use crate::lease::{Lease, with_leader};
-use crate::lease_term::LeaseTerm;
 use crate::transaction::{KeyPage, KeyRecord, Transaction, prefix_end};
 use crate::wire::event::EventType;
 use crate::wire::range_request::{SortOrder, SortTarget};
@@ -48,14 +48,6 @@ pub struct Candidate {
 pub struct Leadership {
     guard: LeaderGuard,
     lease: Lease,
-}
-
-/// Whether a leader leads still, for whoever acts in its name.
-#[derive(Clone, Debug)]
-pub struct LeaderGuard {
-    key: Arc<str>,
-    epoch: i64,
-    term: Arc<LeaseTerm>,
 }
 
 /// Who leads, for all others.
@@ -90,19 +82,19 @@ impl Leadership {
         let lease = Lease::grant(client, candidate.ttl).await?;
         let key = candidate.key(lease.id());
         let epoch = enter_candidate(client, &key, &candidate.value, lease.id()).await?;
-        let guard = LeaderGuard { key: key.into(), epoch, term: Arc::clone(lease.term()) };
+        let guard = LeaderGuard::new(key.into(), epoch, Arc::clone(lease.term()));
         loop {
             let before = match place_before(client, &candidate.prefix, &guard).await {
                 Ok(Place::First) if guard.is_held() => return Ok(Self { guard, lease }),
                 Ok(Place::Behind(before)) => Some(before),
-                Ok(Place::First | Place::Gone) => return Err(lost_place(&guard.key)),
+                Ok(Place::First | Place::Gone) => return Err(lost_place(guard.key())),
                 // Perhaps somebody else answers before the lease is lost.
                 Err(error) if is_passing(&error) => None,
                 Err(error) => return Err(error),
             };
             let change = wait_for_change(client, before);
             if let Either::Right(_) = select(Box::pin(change), Box::pin(guard.lost())).await {
-                return Err(lost_place(&guard.key));
+                return Err(lost_place(guard.key()));
             }
         }
     }
@@ -136,42 +128,6 @@ impl Leadership {
     /// Lets the next one lead, at once.
     pub async fn resign(self) -> Result<()> {
         self.lease.revoke().await
-    }
-}
-
-impl LeaderGuard {
-    /// Whether the leader leads still, by the clock as it is now: etcd has heard of it within the
-    /// time of its lease. What is lost stays so.
-    pub fn is_held(&self) -> bool {
-        self.term.is_running()
-    }
-
-    /// The leader's key.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// Which leadership it is: the revision at which the leader's key was made.
-    pub fn epoch(&self) -> i64 {
-        self.epoch
-    }
-
-    /// Waits until the leader leads no more.
-    pub async fn lost(&self) {
-        self.term.ended().await;
-    }
-
-    /// etcd says that another leads.
-    pub(crate) fn give_up(&self) {
-        self.term.end();
-    }
-
-    /// What somebody hears who acts in the name of a leader that is none any more.
-    pub(crate) fn lost_error(&self) -> Error {
-        Error::lost(format!(
-            "this controller is not the leader any more: its lease, with etcd's key {}, is lost",
-            self.key
-        ))
     }
 }
 
@@ -237,11 +193,11 @@ async fn enter_candidate(client: &EtcdClient, key: &str, value: &[u8], lease: i6
 async fn place_before(client: &EtcdClient, prefix: &str, guard: &LeaderGuard) -> Result<Place> {
     let earlier = RangeRequest {
         sort_order: SortOrder::Descend.into(),
-        max_create_revision: guard.epoch - 1,
+        max_create_revision: guard.epoch() - 1,
         ..candidates(prefix)
     };
     let mut look = Transaction::new();
-    look.if_created_at(&guard.key, guard.epoch).read_range(earlier);
+    look.if_created_at(guard.key(), guard.epoch()).read_range(earlier);
     let outcome = client.commit(&look).await?;
     if !outcome.is_done {
         return Ok(Place::Gone);

@@ -14,6 +14,7 @@
 mod client;
 mod config;
 mod election;
+mod leader_guard;
 mod lease;
 mod lease_clock;
 mod lease_term;
@@ -33,5 +34,6 @@ mod wire;
 
 pub use client::EtcdClient;
 pub use config::{EtcdConfig, EtcdIdentityFiles, EtcdTlsFiles};
-pub use election::{Candidate, LeaderGuard, LeaderRecord, Leadership};
+pub use election::{Candidate, LeaderRecord, Leadership};
+pub use leader_guard::LeaderGuard;
 pub use transaction::{KeyPage, KeyRecord, Transaction, TransactionOutcome};

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tessera_core::{Error, Result};
 
-use crate::election::LeaderGuard;
+use crate::leader_guard::LeaderGuard;
 use crate::wire::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::wire::request_op::Request;
 use crate::wire::response_op::Response;

@@ -45,6 +45,9 @@ pub struct Exit {
 /// How uncertain a classifier is: 0 for certain, 1 for no idea (addnn thesis, equation 2.3).
 ///
 /// `scores` are those of one sample, an element per class.
+///
+/// Inlined, as the rest of this crate is compiled with little effort and requests pass this.
+#[inline]
 pub fn normalised_entropy(scores: &[f64], kind: ScoreKind) -> f64 {
     if scores.len() < 2 {
         return 0.0;
@@ -63,6 +66,7 @@ pub fn normalised_entropy(scores: &[f64], kind: ScoreKind) -> f64 {
 ///
 /// The logarithm of a share is the score itself less that of the sum: one exponential for each class
 /// and a single logarithm.
+#[inline]
 fn entropy_of_logits(scores: &[f64]) -> (f64, f64) {
     let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let (mut sum, mut weighted) = (0.0, 0.0);
@@ -76,6 +80,7 @@ fn entropy_of_logits(scores: &[f64]) -> (f64, f64) {
 }
 
 /// The sum of the weights, and the entropy of their shares; what is below 0 has none.
+#[inline]
 fn entropy_of_weights(weights: &[f64]) -> (f64, f64) {
     // What is no number stays what it is, unlike with `max`.
     let weights = || weights.iter().map(|&weight| if weight < 0.0 { 0.0 } else { weight });

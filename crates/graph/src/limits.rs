@@ -25,9 +25,6 @@ pub const LONGEST_NAME: usize = 4_096;
 /// that grows with the square of it: ONNX Runtime about ten seconds for so many.
 pub const MOST_UNIT_NODES: usize = 20_000;
 
-/// What types are inferred takes at most this much memory, in bytes.
-pub(crate) const MOST_FACT_BYTES: usize = 1 << 30;
-
 /// What is computed from constants alone takes at most this much memory in all, in bytes, or
 /// [`MOST_CONSTANT_GROWTH`] times what the file has. Engines compute it when they load a block.
 const MOST_CONSTANT_BYTES: usize = 2 << 30;

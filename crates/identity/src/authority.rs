@@ -12,6 +12,7 @@ use tessera_core::{Error, Result};
 use time::OffsetDateTime;
 
 use crate::fingerprint::Fingerprint;
+use crate::identity_error::identity_error;
 
 /// How long an authority is believed.
 const AUTHORITY_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -126,10 +127,6 @@ fn fingerprint_of_pem(pem: &str) -> Result<Fingerprint> {
     let der = CertificateDer::from_pem_slice(pem.as_bytes())
         .map_err(|error| Error::invalid(format!("the authority's certificate: {error}")))?;
     Ok(Fingerprint::of_certificate(&der))
-}
-
-pub(crate) fn identity_error(what: &str) -> impl Fn(rcgen::Error) -> Error + '_ {
-    move |error| Error::invalid(format!("{what}: {error}"))
 }
 
 #[cfg(test)]

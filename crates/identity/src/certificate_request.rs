@@ -3,7 +3,7 @@
 use rcgen::{CertificateParams, KeyPair};
 use tessera_core::Result;
 
-use crate::authority::identity_error;
+use crate::identity_error::identity_error;
 use crate::node_name::NodeName;
 
 /// A key that stays where it was made, and a request that an authority signs.

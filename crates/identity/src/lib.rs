@@ -10,6 +10,7 @@
 mod authority;
 mod certificate_request;
 mod fingerprint;
+mod identity_error;
 mod join_token;
 mod node_name;
 mod secret;

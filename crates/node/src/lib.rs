@@ -25,6 +25,7 @@ mod process_protocol;
 mod profiled_blocks;
 mod program_source;
 mod residency;
+mod run_limits;
 mod run_memory;
 mod run_watch;
 mod start_forecast;
@@ -50,12 +51,13 @@ pub use model_run::{ExitPolicy, ExitTaken, RunResult};
 pub use permits::{CorePermit, CorePermits, MachineCorePermits};
 pub use program_source::ProgramSource;
 pub use residency::{WeightLimits, WeightPlace, WeightStatus, WeightUse};
+pub use run_limits::RunLimits;
 pub use run_memory::RunMemory;
 pub use run_watch::RunWatch;
 pub use start_forecast::StartForecast;
 pub use supervisor::{
     DetachedInstances, InstanceStatus, NodeEvent, NodeOptions, NodeSupervisor, PingResult,
-    RunLimits, UnitFacts,
+    UnitFacts,
 };
 pub use unit::LoadedUnit;
 pub use unit_process::run_unit_process;

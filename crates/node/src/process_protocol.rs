@@ -17,7 +17,7 @@ use tessera_tensormq::{Address, Transport};
 use crate::calibration::Calibration;
 use crate::permits::{CorePermit, CorePermits, sizes_of_permits};
 use crate::process_network::{PeerTraffic, ProcessCredentials, ProcessNetwork};
-use crate::supervisor::RunLimits;
+use crate::run_limits::RunLimits;
 use crate::worker::Heartbeat;
 use tessera_core::lock;
 

@@ -12,10 +12,8 @@ use serde::{Deserialize, Serialize};
 use tessera_core::{ContentHash, Error, Result};
 
 use crate::files::{self, io_error};
-use crate::store::Repository;
+use crate::store::{HOLDS_FOLDER, Repository};
 
-/// Where holders have their folders.
-pub(crate) const HOLDS_FOLDER: &str = "holds";
 /// The file that a holder has locked.
 const LOCK_FILE: &str = "lock";
 

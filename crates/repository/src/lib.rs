@@ -33,6 +33,7 @@ mod maintenance;
 mod model_config;
 mod model_description;
 mod model_file;
+mod model_name;
 mod model_segments;
 mod model_set;
 mod source_meter;
@@ -54,7 +55,8 @@ pub use model_config::{
     ConfiguredBatching, ConfiguredInstances, ConfiguredTensor, ModelConfigFile,
 };
 pub use model_description::{ClassLabels, ModelDescription};
-pub use model_file::{ModelFile, manifest_path, model_name_of, write_manifest};
+pub use model_file::{ModelFile, manifest_path, write_manifest};
+pub use model_name::model_name_of;
 pub use model_set::{ModelShapes, NamedFile, name_files};
 pub use store::{ModelEntry, Repository, check_model_name, model_record};
 pub use tree_cache::TreeCache;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tessera_core::{Error, Result, is_plain_name, is_unshown};
+use tessera_core::{Error, Result};
 use tessera_engine::{FileMapping, SharedFileMapping};
 use tessera_graph::onnx::without_map_outputs;
 use tessera_graph::{
@@ -15,8 +15,8 @@ use tessera_graph::{
 };
 
 use crate::model_description::ModelDescription;
+use crate::model_name::model_name_of;
 use crate::model_set::{ModelShapes, NamedFile};
-use crate::store::LONGEST_FILE_NAME;
 use crate::unfinished_files::write_whole;
 
 /// How many blocks a model is cut into where nobody says.
@@ -200,33 +200,6 @@ impl ModelFile {
     pub fn name(&self) -> String {
         self.name.clone()
     }
-}
-
-/// The name to keep a model under: the file's, without its ending.
-pub fn model_name_of(path: &Path) -> String {
-    let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
-    model_name_from(&stem)
-}
-
-/// The name of a file or a folder as that of a model: what a terminal would not show is
-/// percent-encoded, and what is too long is cut.
-pub(crate) fn model_name_from(text: &str) -> String {
-    let mut name = String::new();
-    for (count, c) in text.trim_start_matches('.').chars().enumerate() {
-        let mut bytes = [0; 4];
-        let encoded = c.encode_utf8(&mut bytes);
-        let before = name.len();
-        if is_unshown(c) || c == '/' {
-            name.extend(encoded.bytes().map(|byte| format!("%{byte:02X}")));
-        } else {
-            name.push(c);
-        }
-        if count >= 128 || name.len() > LONGEST_FILE_NAME || !is_plain_name(&name) {
-            name.truncate(before);
-            break;
-        }
-    }
-    if name.is_empty() { "model".to_owned() } else { name }
 }
 
 /// The files in a model's folder, each mapped once.

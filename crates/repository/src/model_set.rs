@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tessera_core::{Error, Result};
 use tessera_graph::Graph;
 
-use crate::model_file::{model_name_from, model_name_of};
+use crate::model_name::{model_name_from, model_name_of};
 use crate::store::check_model_name;
 
 /// A model file, and the name to keep it under.

@@ -10,9 +10,11 @@ use tessera_engine::FileMapping;
 use tessera_graph::{BlockGraph, Partition};
 
 use crate::files::{self, ContentKind, io_error};
-use crate::holds::HOLDS_FOLDER;
 use crate::model_description::ModelDescription;
 use crate::unfinished_files::unfinished_prefix;
+
+/// Where holders have their folders.
+pub(crate) const HOLDS_FOLDER: &str = "holds";
 
 const FOLDERS: [&str; 5] = ["blocks", "weights", "models", "names", "tmp"];
 /// Most bytes of a file's name.

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod architecture;
+mod assemble_recipe;
 mod bert;
 mod detector;
 mod gpt2;
@@ -18,6 +19,7 @@ mod network;
 mod random_inputs;
 mod recipe;
 mod resnet;
+mod sequences;
 mod tiny_model;
 mod transformer;
 mod vgg;

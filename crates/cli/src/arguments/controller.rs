@@ -16,8 +16,8 @@ use tessera_server::{ControllerConfig, EtcdState, ListenSetting, PortKind};
 
 use super::access::AccessArguments;
 use super::logs::LogArguments;
-use super::serve::note_wrong;
 use super::served_models::ServedModelArguments;
+use super::wrong_flags::note_wrong;
 
 #[derive(Args)]
 pub(crate) struct ControllerArguments {

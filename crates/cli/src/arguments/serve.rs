@@ -18,6 +18,7 @@ use super::gateway::GatewayArguments;
 use super::logs::{LogArguments, TraceArguments};
 use super::node_engine::NodeArguments;
 use super::served_models::ServedModelArguments;
+use super::wrong_flags::note_wrong;
 
 #[derive(Args)]
 pub(crate) struct ServeArguments {
@@ -114,9 +115,4 @@ impl ServeArguments {
         }
         Ok(self.transport)
     }
-}
-
-/// What a flag says; notes what is wrong with it.
-pub(crate) fn note_wrong<T>(parsed: Result<T>, wrong: &mut Vec<String>) -> Option<T> {
-    parsed.map_err(|error| wrong.push(error.to_string())).ok()
 }

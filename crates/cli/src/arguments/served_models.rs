@@ -8,7 +8,7 @@ use tessera_core::{Error, Result};
 use tessera_repository::{ModelShapes, name_files};
 use tessera_server::ModelFilesConfig;
 
-use super::serve::note_wrong;
+use super::wrong_flags::note_wrong;
 
 #[derive(Args)]
 #[command(mut_arg("blocks", |arg| {

@@ -1,6 +1,7 @@
 //! The REST interface of the control plane. `GET /openapi.json` describes it.
 
 mod body;
+pub(crate) mod cluster_routes;
 mod events;
 mod failure;
 mod models;
@@ -14,7 +15,7 @@ mod units;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode, Uri};
-use axum::routing::{MethodRouter, delete, get, post, put};
+use axum::routing::{MethodRouter, get, post, put};
 use serde_json::Value;
 
 use crate::cluster::ClusterAdmin;
@@ -22,6 +23,7 @@ use crate::manager::Manager;
 use crate::names::shorten_name;
 use crate::openapi::{host_openapi_document, openapi_document};
 use body::ok_response;
+use cluster_routes::cluster_route_table;
 use failure::ApiFailure;
 
 /// Where the OpenAPI document is.
@@ -62,19 +64,6 @@ pub fn controller_router(manager: &Manager, cluster: &ClusterAdmin) -> Router {
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(cluster.clone());
     documented_routes(manager, openapi_document).merge(router).fallback(unknown_route)
-}
-
-/// Every path that only a controller has, with what answers there.
-pub(crate) fn cluster_route_table() -> Vec<(&'static str, MethodRouter<ClusterAdmin>)> {
-    vec![
-        ("/v1/plan", get(nodes::get_plan)),
-        ("/v1/nodes", get(nodes::list_nodes)),
-        ("/v1/nodes/{node}", get(nodes::get_node).delete(nodes::delete_node)),
-        ("/v1/nodes/{node}/drain", post(nodes::drain_node)),
-        ("/v1/nodes/{node}/undrain", post(nodes::undrain_node)),
-        ("/v1/tokens", get(tokens::list_tokens).post(tokens::create_token)),
-        ("/v1/tokens/{token}", delete(tokens::delete_token)),
-    ]
 }
 
 /// Every path but that of the document, with what answers there.

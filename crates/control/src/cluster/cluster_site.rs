@@ -14,6 +14,7 @@ use tokio::sync::broadcast;
 
 use super::assignments::{Decided, SharedDocuments, current_reports, node_assignments};
 use super::carrying_out::{ChangeRequest, Nodes, PlacedChange};
+use super::content_reader::ContentReader;
 use super::kept_placement::{KeptPlacement, KeptTask, Placements};
 use super::node_table::{KnownNode, NodeTable};
 use super::placement_choice::PlacementChoice;
@@ -21,7 +22,6 @@ use super::placing::{Placeable, place_task};
 use super::placing_anew::{PlacingTasks, keep_placing};
 use super::plan_status::ClusterPlanStatus;
 use super::replacing::Replacer;
-use super::services::ContentReader;
 use super::site_placing::keep_replacing;
 use super::site_state::SiteState;
 use super::site_status::{task_status, unit_status, unplaced_status};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tessera_cluster::wire::ContentHolder;
 use tessera_core::{ContentHash, lock};
 
+use super::content_reader::ContentReader;
 use super::node_table::{KnownNode, NodeTable};
-use super::services::ContentReader;
 
 /// How many nodes are named at most, and for each content: a node asks the nearest of them.
 const MOST_HOLDERS: usize = 16;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use tessera_graph::BlockGraph;
 use tessera_plan::placement::{ModelPlan, PlacementProblem};
 
-use super::observed::UNKNOWN_MS;
-
+/// What is said of a time that nobody has measured: nothing is placed there.
+pub(super) const UNKNOWN_MS: f64 = 1e9;
 /// Milliseconds that it is said to take longer anywhere else: more than could be gained there.
 const ELSEWHERE_MS: f64 = 1e6;
 

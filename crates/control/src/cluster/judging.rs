@@ -10,9 +10,10 @@ use tessera_plan::placement::{
     find_violation,
 };
 
+use super::degrading::UNKNOWN_MS;
 use super::degrading::elsewhere_reason;
 use super::move_gate::{MOVES, MoveGain, MoveGate, THRESHOLDS, Verdict};
-use super::observed::{ObservedProblem, UNKNOWN_MS};
+use super::observed::ObservedProblem;
 use super::plan_status::{ExitPlanStatus, TaskPlanStatus};
 
 /// What is to be done now.

@@ -26,6 +26,7 @@ mod assignments;
 mod carrying_out;
 mod cluster_site;
 mod content_directory;
+mod content_reader;
 mod content_service;
 mod degrading;
 mod exit_choices;
@@ -51,6 +52,7 @@ mod tests;
 
 pub use admin::{ClusterAdmin, TokenStatus};
 pub use cluster_site::{ClusterSite, ClusterSiteParts};
+pub use content_reader::ContentReader;
 pub use content_service::{ContentSlice, ServedContent, content_router};
 pub use node_table::{NodeStatus, NodeTable};
 pub use placement_choice::PlacementChoice;
@@ -58,4 +60,4 @@ pub use plan_status::{
     ClusterPlanStatus, ExitPlanStatus, LinkStatus, MoveStatus, TaskPlanStatus,
     ThresholdChangeStatus,
 };
-pub use services::{ContentReader, cluster_services};
+pub use services::cluster_services;

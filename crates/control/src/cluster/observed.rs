@@ -11,10 +11,10 @@ use tessera_plan::placement::{
     PlacementProblem,
 };
 
-use super::degrading::keep_exit_at_input;
+use super::degrading::{UNKNOWN_MS, keep_exit_at_input};
 use super::exit_choices::ExitChoices;
 use super::exit_rates::LearnedExits;
-use super::learned_hops::{LearnedHops, MeasuredLink};
+use super::learned_hops::{LearnedHops, MeasuredLink, PAYLOAD_SHARE};
 use super::node_table::KnownNode;
 use super::task_blocks::TaskBlocks;
 
@@ -23,8 +23,6 @@ use super::task_blocks::TaskBlocks;
 const MOST_COMBINATIONS: usize = 256;
 /// Most nodes that are thought of: those that compute the most, and all with gateways.
 pub(super) const MOST_NODES: usize = 24;
-/// What tensors get of a link beside headers and encryption.
-pub(super) const PAYLOAD_SHARE: f64 = 0.93;
 /// How fast it is assumed that weights get to a node where it is not known: from the controller.
 const FETCH_BYTES_PER_SECOND: f64 = 10e6;
 /// Where requests were under way for so long and none was answered, a link that nothing is known of
@@ -32,8 +30,6 @@ const FETCH_BYTES_PER_SECOND: f64 = 10e6;
 const STALLED_AFTER: Duration = Duration::from_secs(3);
 /// What is left of a node's storage to others.
 const STORAGE_SHARE: f64 = 0.9;
-/// What is said of a time that nobody has measured: nothing is placed there.
-pub(super) const UNKNOWN_MS: f64 = 1e9;
 /// How long it is remembered what a unit took under load.
 const FACTOR_MEMORY: Duration = Duration::from_secs(600);
 /// How far what happens may be from what was found alone.

@@ -21,28 +21,13 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::content_directory::ContentDirectory;
-use super::content_service::{
-    FetchStream, ServedContent, refusal, run_for_node, send_content, send_tree,
-};
+use super::content_reader::ContentReader;
+use super::content_service::{FetchStream, refusal, run_for_node, send_content, send_tree};
 use super::node_table::{NodeTable, SessionId, read_unit_reports, removed_nodes_order};
 use crate::members::MemberRegistry;
 
 /// Largest report of a node.
 const LARGEST_REPORT: usize = 64 << 20;
-
-/// The content of a cluster, and what is known of it; called where waiting for a disk does no harm.
-pub trait ContentReader: ServedContent {
-    /// Bytes of a block's weights.
-    fn weight_bytes(&self, block: ContentHash) -> Result<u64>;
-
-    /// The hashes of a block's weights.
-    fn block_weights(&self, block: ContentHash) -> Result<Vec<ContentHash>>;
-
-    /// Where the cluster's object store is, where it has one.
-    fn object_store(&self) -> Option<String> {
-        None
-    }
-}
 
 /// The services of a controller, to be answered where [`PeerNames`] says who asks.
 pub fn cluster_services(

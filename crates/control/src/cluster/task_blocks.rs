@@ -7,7 +7,7 @@ use tessera_core::{Dim, Error, Result, TensorType};
 use tessera_deploy::{Deployment, PlannedTask, Unit};
 use tessera_graph::{BlockGraph, TensorSource};
 
-use super::services::ContentReader;
+use super::content_reader::ContentReader;
 
 /// The size of a dimension that is open and no batch, such as tokens.
 const OPEN_DIMENSION_SIZE: usize = 16;

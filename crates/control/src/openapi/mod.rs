@@ -8,7 +8,7 @@ mod schemas;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use crate::api::cluster_route_table;
+use crate::api::cluster_routes::cluster_route_table;
 use crate::names;
 
 /// The OpenAPI 3.1 document of a host by itself, as its `GET /openapi.json` answers it: without what

@@ -32,7 +32,8 @@ fn the_document_that_is_checked_in_is_this_one() {
 async fn what_is_documented_is_routed_and_the_other_way_round() {
     let document = crate::openapi_document();
     let documented = document["paths"].as_object().unwrap();
-    let of_cluster = crate::api::cluster_route_table().into_iter().map(|(path, _)| path);
+    let of_cluster =
+        crate::api::cluster_routes::cluster_route_table().into_iter().map(|(path, _)| path);
     let routed: BTreeSet<&str> =
         crate::api::route_table().into_iter().map(|(path, _)| path).chain(of_cluster).collect();
     let routed: BTreeSet<&str> = routed.into_iter().chain([crate::api::DOCUMENT_PATH]).collect();

@@ -31,8 +31,10 @@ use std::collections::BTreeMap;
 
 use tessera_core::{Error, Result, TensorType};
 
-use crate::limits::MOST_FACT_BYTES;
 use crate::model::{Graph, GraphNode, ValueId};
+
+/// What types are inferred takes at most this much memory, in bytes.
+const MOST_FACT_BYTES: usize = 1 << 30;
 
 pub(crate) use control_flow::{control_flow_bodies, infer_body, is_control_flow, scan_length};
 pub(crate) use convolution::describe_unfit_window;

@@ -7,12 +7,13 @@ use prost::Message;
 use tessera_core::{DType, Dim, Error, Result, TensorType};
 
 use super::external::ExternalData;
+use super::optional_inputs::{default_of_weight, is_parameter};
 use super::{
     GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, external, functions, map_outputs,
     tensor_shape_proto, tensors, type_proto,
 };
 use crate::graph_links::link_graph;
-use crate::input_default::{InputDefault, is_parameter};
+use crate::input_default::InputDefault;
 use crate::model::{Graph, GraphNode, ValueId, Weight};
 use crate::normal_form::normalise_nodes;
 use crate::operators::{self, canonical_domain};
@@ -112,7 +113,7 @@ impl GraphIndexer {
         let lists_parameters = listed.map(|(_, weight)| weight).any(is_parameter);
         for input in &proto.input {
             if let Some((id, weight)) = self.weight_named(input.name()) {
-                let default = InputDefault::of_weight(weight).filter(|_| has_defaults);
+                let default = default_of_weight(weight).filter(|_| has_defaults);
                 match default.filter(|_| !lists_parameters) {
                     Some(default) => self.index_optional_input(id, input, default),
                     None if has_defaults => self.graph.fixed_inputs.push(id),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tessera_core::{Device, Error, Result};
 use tessera_deploy::{Unit, UnitId};
 use tessera_engine::{CudaOptions, Engine, EngineName};
@@ -30,6 +30,7 @@ use crate::permits::MachineCorePermits;
 use crate::process_protocol::UnitProcessCommand;
 use crate::profiled_blocks::ProfiledBlocks;
 use crate::residency::{WeightLimits, WeightManagers, WeightStatus, WeightUse};
+use crate::run_limits::RunLimits;
 use crate::run_memory::RunMemory;
 use crate::run_watch::RunWatch;
 use crate::worker::{Heartbeat, LocalWorkers};
@@ -64,15 +65,6 @@ pub struct NodeOptions {
     /// The number of its first start, part of instances' names: where others know those too, one
     /// that no earlier run had.
     pub first_start: u64,
-}
-
-/// What bounds runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RunLimits {
-    /// Bytes that runs may take for themselves at a time; of a process, where instances are such.
-    pub memory: Option<u64>,
-    /// How long a run may take, whoever waits for it; `None`: as follows from the runs before it.
-    pub time: Option<Duration>,
 }
 
 /// What happens to instances.

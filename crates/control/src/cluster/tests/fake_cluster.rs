@@ -20,10 +20,10 @@ use tessera_deploy::{
 use tessera_graph::BlockGraph;
 use tokio::sync::{Notify, mpsc};
 
+use super::super::content_reader::ContentReader;
 use super::super::content_service::{ContentSlice, ServedContent};
 use super::super::node_table::{NodeTable, SessionId};
 use super::super::plan_status::TaskPlanStatus;
-use super::super::services::ContentReader;
 use super::super::{ClusterSite, ClusterSiteParts, PlacementChoice};
 use crate::members::{MemberRegistry, RegistryConfig};
 use crate::site::{AppliedUnits, Site};

@@ -3,30 +3,29 @@
 
 use std::time::{Duration, Instant};
 
-use tessera_core::{Result, Tensor};
+use tessera_core::Result;
 use tessera_cuda::PacedCopies;
 
-use super::cuda_session::OrtCudaSession;
+use crate::PartTimes;
 use crate::device_weights::DeviceWeights;
 use crate::run_profile::{FIRST_MEASURED_RUN, PartNeeds};
 use crate::weight_image::WeightImage;
-use crate::{EngineSession, PartTimes};
 
 /// Copies of each part, of which the one in the middle counts.
 const COPIES: usize = 5;
 
-/// Measures all parts of the weights of a session, by so many runs on these inputs each way.
+/// Measures all parts of the weights of a session, by so many runs each way. `run` runs it once, and
+/// waits until that is done.
 pub(super) fn measure_part_times(
-    session: &mut OrtCudaSession,
     weights: &DeviceWeights,
-    inputs: &[Tensor],
     runs: usize,
+    run: &mut dyn FnMut() -> Result<()>,
 ) -> Result<Vec<PartTimes>> {
     let Some(image) = weights.image() else { return Ok(Vec::new()) };
-    let in_memory = measure_needs(session, weights, inputs, runs)?;
+    let in_memory = measure_needs(weights, runs, run)?;
     let loads = measure_loads(image)?;
     image.move_to_host()?;
-    let direct = measure_needs(session, weights, inputs, runs);
+    let direct = measure_needs(weights, runs, run);
     image.move_to_gpu()?;
     let direct = direct?.times_by_part(loads.len());
     let in_memory = in_memory.times_by_part(loads.len());
@@ -43,16 +42,13 @@ pub(super) fn measure_part_times(
 
 /// When a run needs each part, as they are now.
 fn measure_needs(
-    session: &mut OrtCudaSession,
     weights: &DeviceWeights,
-    inputs: &[Tensor],
     runs: usize,
+    run: &mut dyn FnMut() -> Result<()>,
 ) -> Result<PartNeeds> {
     weights.profile().restart(runs);
     for _ in 0..FIRST_MEASURED_RUN + runs {
-        let outputs = session.output_count();
-        drop(session.run_inference(inputs, (0..outputs).map(|_| None).collect())?);
-        session.gpu().synchronise_stream()?;
+        run()?;
     }
     Ok(weights.profile().part_needs().unwrap_or_default())
 }
