@@ -12,9 +12,9 @@ use tessera_core::{ContentHash, MemoryLocation, Result, Tensor, TensorMut, lock}
 use tessera_cuda::{CudaEvent, Gpu};
 
 use crate::FileMapping;
-use crate::onnxruntime::WeightParts;
 use crate::run_profile::RunProfile;
 use crate::weight_image::WeightImage;
+use crate::weight_parts::WeightParts;
 
 /// The weights of a block on a device.
 pub struct DeviceWeights {

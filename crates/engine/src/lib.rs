@@ -22,6 +22,7 @@ mod run_profile;
 mod weight_arrival;
 mod weight_image;
 mod weight_loading;
+mod weight_parts;
 mod working_folder;
 
 use std::num::NonZeroUsize;

@@ -10,7 +10,7 @@ use tessera_cuda::{
 };
 
 use crate::FileMapping;
-use crate::onnxruntime::WeightParts;
+use crate::weight_parts::WeightParts;
 
 /// Memory is mapped in pieces of this size, or of a multiple of it.
 const PAGE_BYTES: usize = 4096;

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use tessera_core::{ContentTree, Error, ErrorKind, RANGE_BYTES, Result};
 
-use crate::content_fetcher::ContentFetcher;
 use crate::content_import::{ContentImport, range_start};
 use crate::content_source::{ContentSource, ContentSources, OpenedContent};
 use crate::content_transfer::ContentName;
 use crate::source_meter::ENOUGH_BYTES;
+use crate::source_standings::SourceStandings;
 use crate::store::Repository;
 
 /// How long a source is used before it is left for one that should be faster, and by how much.
@@ -27,7 +27,7 @@ type Source = Arc<dyn ContentSource>;
 
 /// Content that is being fetched.
 pub(crate) struct ContentFetch<'a> {
-    fetcher: &'a ContentFetcher,
+    standings: &'a SourceStandings,
     repository: &'a Repository,
     name: ContentName,
     sources: &'a dyn ContentSources,
@@ -51,21 +51,21 @@ enum FetchStep {
 impl<'a> ContentFetch<'a> {
     /// Goes on where somebody stopped.
     pub(crate) fn begin(
-        fetcher: &'a ContentFetcher,
+        standings: &'a SourceStandings,
         repository: &'a Repository,
         name: ContentName,
         sources: &'a dyn ContentSources,
     ) -> Result<Self> {
         let import = repository.begin_import(name)?;
         let (failed, left) = (Vec::new(), Vec::new());
-        Ok(Self { fetcher, repository, name, sources, import, giver: None, failed, left })
+        Ok(Self { standings, repository, name, sources, import, giver: None, failed, left })
     }
 
     /// Fetches all of it.
     pub(crate) fn run(mut self) -> Result<()> {
         let (start, begun) = (Instant::now(), self.import.len());
         loop {
-            self.fetcher.check_cancelled()?;
+            self.standings.check_cancelled()?;
             let Some(source) = self.ordered_sources().into_iter().next() else {
                 return Err(self.failure());
             };
@@ -91,10 +91,10 @@ impl<'a> ContentFetch<'a> {
         let from = source.source_name();
         if error.kind() == ErrorKind::Corrupt {
             tracing::warn!(content = %self.name, from, %error, "refused");
-            self.fetcher.refuse_source(from, self.name);
+            self.standings.refuse_source(from, self.name);
         } else {
             if matches!(error.kind(), ErrorKind::Lost | ErrorKind::TimedOut) {
-                self.fetcher.note_away(from);
+                self.standings.note_away(from);
             }
             tracing::debug!(content = %self.name, from, %error, "not fetched from there");
         }
@@ -122,9 +122,9 @@ impl<'a> ContentFetch<'a> {
             .filter(is_open)
             .map(|source| {
                 let name = source.source_name();
-                let is_last = self.fetcher.is_refused(name, self.name);
-                let is_late = self.fetcher.is_away(name) || self.was_left(&source);
-                let time = self.fetcher.meters.order_of(&*source, bytes);
+                let is_last = self.standings.is_refused(name, self.name);
+                let is_late = self.standings.is_away(name) || self.was_left(&source);
+                let time = self.standings.meters.order_of(&*source, bytes);
                 (is_last, is_late, time, source)
             })
             .collect();
@@ -145,7 +145,7 @@ impl<'a> ContentFetch<'a> {
     fn fetch_from(&mut self, source: &Source) -> Result<FetchStep> {
         let (begun, asked) = (self.import.len(), Instant::now());
         let OpenedContent { total, mut pieces } = source.open_content(self.name, begun)?;
-        let (meters, from) = (&self.fetcher.meters, source.source_name());
+        let (meters, from) = (&self.standings.meters, source.source_name());
         meters.note_answer(from, asked.elapsed());
         let is_much = total.saturating_sub(begun) >= ENOUGH_BYTES;
         let metered = is_much.then(|| meters.begin_fetch(from));
@@ -154,7 +154,7 @@ impl<'a> ContentFetch<'a> {
         }
         let (mut looked, start) = (Instant::now(), Instant::now());
         while !self.import.is_complete() {
-            self.fetcher.check_cancelled()?;
+            self.standings.check_cancelled()?;
             let Some(piece) = pieces.next_piece()? else {
                 return Err(Error::lost(format!("{}: it was cut off", self.name)));
             };
@@ -196,13 +196,13 @@ impl<'a> ContentFetch<'a> {
         if self.was_left(source) {
             return false;
         }
-        let (bytes, meters) = (self.missing_bytes(), &self.fetcher.meters);
+        let (bytes, meters) = (self.missing_bytes(), &self.standings.meters);
         let own = meters.expected_time(&**source, bytes).as_secs_f64();
         self.ordered_sources().iter().any(|other| {
             other.source_name() != source.source_name()
                 && !self.was_left(other)
-                && !self.fetcher.is_refused(other.source_name(), self.name)
-                && !self.fetcher.is_away(other.source_name())
+                && !self.standings.is_refused(other.source_name(), self.name)
+                && !self.standings.is_away(other.source_name())
                 && meters.expected_time(&**other, bytes).as_secs_f64() * FAR_SLOWER < own
         })
     }

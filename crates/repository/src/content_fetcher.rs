@@ -1,22 +1,18 @@
 //! Fetches content that a repository lacks: each of it once, and a few at the same time.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use tessera_core::{Error, Result, lock};
+use tessera_core::{Result, lock};
 
 use crate::content_fetch::ContentFetch;
 use crate::content_source::ContentSources;
 use crate::content_transfer::ContentName;
-use crate::source_meter::SourceMeters;
+use crate::source_standings::SourceStandings;
 use crate::store::Repository;
 
 /// How much content is fetched at the same time: small content is mostly waited for.
 const MOST_AT_ONCE: usize = 4;
-/// How long a source comes last that was out of reach.
-const AWAY_TIME: Duration = Duration::from_secs(10);
 
 /// Fetches content for one repository.
 #[derive(Default)]
@@ -24,12 +20,7 @@ pub struct ContentFetcher {
     /// What is being fetched.
     running: Mutex<HashSet<ContentName>>,
     ended: Condvar,
-    pub(crate) meters: SourceMeters,
-    /// Content of which a source had something wrong: it is asked for that when nobody else has it.
-    refused: Mutex<HashSet<(String, ContentName)>>,
-    /// Until when sources come last that were out of reach.
-    away: Mutex<HashMap<String, Instant>>,
-    is_cancelled: AtomicBool,
+    standings: SourceStandings,
 }
 
 /// The right to fetch some content, until this is dropped.
@@ -55,7 +46,7 @@ impl ContentFetcher {
         if repository.has_content(name) {
             return Ok(());
         }
-        ContentFetch::begin(self, repository, name, sources)?.run()
+        ContentFetch::begin(&self.standings, repository, name, sources)?.run()
     }
 
     /// Fetches all of this, some of it at the same time; the first error ends it.
@@ -92,34 +83,7 @@ impl ContentFetcher {
 
     /// Ends what is being fetched; it can be gone on with.
     pub fn cancel(&self) {
-        self.is_cancelled.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn check_cancelled(&self) -> Result<()> {
-        if self.is_cancelled.load(Ordering::Acquire) {
-            return Err(Error::lost("it was interrupted"));
-        }
-        Ok(())
-    }
-
-    /// A source had something wrong of some content.
-    pub(crate) fn refuse_source(&self, source: &str, name: ContentName) {
-        lock(&self.refused).insert((source.to_owned(), name));
-    }
-
-    pub(crate) fn is_refused(&self, source: &str, name: ContentName) -> bool {
-        lock(&self.refused).contains(&(source.to_owned(), name))
-    }
-
-    /// A source was out of reach: others are asked before it for a while.
-    pub(crate) fn note_away(&self, source: &str) {
-        let mut away = lock(&self.away);
-        away.retain(|_, until| Instant::now() < *until);
-        away.insert(source.to_owned(), Instant::now() + AWAY_TIME);
-    }
-
-    pub(crate) fn is_away(&self, source: &str) -> bool {
-        lock(&self.away).get(source).is_some_and(|until| Instant::now() < *until)
+        self.standings.cancel();
     }
 
     fn wait_for_turn(&self, name: ContentName) -> FetchTurn<'_> {

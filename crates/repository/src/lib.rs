@@ -37,6 +37,7 @@ mod model_name;
 mod model_segments;
 mod model_set;
 mod source_meter;
+mod source_standings;
 mod store;
 mod tree_cache;
 pub mod unfinished_files;

@@ -11,8 +11,8 @@ use prost::Message;
 use tessera_core::{Error, Result};
 use tessera_graph::onnx::{GraphProto, ModelProto, StringStringEntryProto, TensorProto};
 
-use super::prepared_block::{MODEL_FILE, WEIGHTS_FILE, is_external, weight_content};
-use super::weight_parts::{WeightLayout, WeightPlace, place_weights};
+use super::external_weights::{MODEL_FILE, WEIGHTS_FILE, is_external, weight_content};
+use super::weight_layout::{WeightLayout, WeightPlace, place_weights};
 use crate::{FileMapping, SharedFileMapping};
 
 /// Where a weight begins: what CUDA's own memory begins at, and kernels are chosen by.

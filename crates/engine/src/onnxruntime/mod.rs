@@ -13,6 +13,7 @@ mod arena;
 mod blocked_layout;
 mod cpu_session;
 mod cuda;
+mod external_weights;
 mod library;
 mod memcpy_removal;
 mod ort_value;
@@ -20,7 +21,7 @@ mod prepared_block;
 mod session_builder;
 mod session_run_options;
 mod wait_operators;
-mod weight_parts;
+mod weight_layout;
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -44,7 +45,6 @@ use session_builder::{SessionBuilders, engine_error};
 pub use arena::limit_run_memory;
 pub use library::find_library;
 pub(crate) use library::is_library_named;
-pub(crate) use weight_parts::WeightParts;
 
 /// The engine that is fast.
 pub struct OnnxRuntime {

@@ -11,26 +11,22 @@ use ort::session::builder::{GraphOptimizationLevel, PrepackedWeights, SessionBui
 use prost::Message;
 use tessera_core::{ContentHash, DType, Error, Result, Tensor};
 use tessera_graph::WeightRef;
-use tessera_graph::onnx::{ModelProto, NodeProto, TensorProto, tensor_proto};
+use tessera_graph::onnx::{ModelProto, NodeProto};
 
+use super::external_weights::{MODEL_FILE, WEIGHTS_FILE, is_external, weight_content};
 use super::ort_value::{OrtValue, check_status};
 use super::session_builder::engine_error;
-use super::weight_parts::{self, WeightLayout, WeightParts};
+use super::weight_layout::{self, WeightLayout};
 use super::{aligned_weights, blocked_layout, memcpy_removal};
+use crate::weight_parts::WeightParts;
 use crate::working_folder::working_folder_in;
 use crate::{FileMapping, LoadOptions, Program, ProgramWeight, SharedFileMapping};
 
 /// Constants up to this size stay in the optimised model; larger ones are references.
 const INLINE_BYTES: usize = 1024;
 
-/// Name of the file of the optimised model.
-pub(super) const MODEL_FILE: &str = "block.onnx";
-
 /// Name of the file with the hash of the others.
 const HASH_FILE: &str = "hash";
-
-/// Name of the file that the optimised model keeps its weights in.
-pub(super) const WEIGHTS_FILE: &str = "weights";
 
 /// What ONNX Runtime made of a block, ready to be loaded any number of times.
 pub(super) struct PreparedBlock {
@@ -253,7 +249,7 @@ impl PreparedBlock {
     pub(super) fn awaiting_model(&self, layout: WeightLayout) -> (Vec<u8>, WeightParts) {
         let whole = || (self.model.clone(), WeightParts::whole(self.file_len));
         let Ok(mut model) = ModelProto::decode(&self.model[..]) else { return whole() };
-        let parts = weight_parts::wait_for_parts(&mut model, layout, self.file_len);
+        let parts = weight_layout::wait_for_parts(&mut model, layout, self.file_len);
         (model.encode_to_vec(), parts)
     }
 
@@ -335,25 +331,6 @@ fn values_of_program(program: &Program) -> Result<Vec<(CString, OrtValue)>, Sess
         Ok((name, OrtValue::over_tensor(&weight.tensor)?))
     };
     weights.map(value).collect()
-}
-
-pub(super) fn is_external(tensor: &TensorProto) -> bool {
-    tensor.data_location() == tensor_proto::DataLocation::External
-}
-
-/// The elements of a weight that ONNX Runtime wrote to `file`.
-pub(super) fn weight_content(tensor: &TensorProto, file: &Bytes) -> Result<Bytes> {
-    let entry = |key: &str| tensor.external_data.iter().find(|entry| entry.key() == key);
-    let number = |key: &str| entry(key).and_then(|entry| entry.value().parse::<usize>().ok());
-    let offset = number("offset").unwrap_or(0);
-    let end = number("length").and_then(|length| offset.checked_add(length));
-    match end.filter(|&end| end <= file.len()) {
-        Some(end) => Ok(file.slice(offset..end)),
-        None => Err(Error::engine(format!(
-            "optimised weight \"{}\" lies past the end of its file",
-            tensor.name()
-        ))),
-    }
 }
 
 /// Puts the weights of bodies back into the model: weights can be supplied to a graph, not to its

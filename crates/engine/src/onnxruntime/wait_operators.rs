@@ -17,7 +17,7 @@ use ort_sys::{
 use tessera_core::{DType, Result};
 
 use super::ort_value::check_status;
-use super::weight_parts::{AWAITED_TYPES, PART_ATTRIBUTE, WAIT_DOMAIN, wait_operator_name};
+use super::weight_layout::{AWAITED_TYPES, PART_ATTRIBUTE, WAIT_DOMAIN, wait_operator_name};
 
 /// Knows how to wait for parts of weights.
 pub(super) trait AwaitParts: Send + Sync {

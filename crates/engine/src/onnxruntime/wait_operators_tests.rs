@@ -10,7 +10,7 @@ use tessera_graph::{NoExternalData, Split, infer, read_model, split_into_chain};
 use super::super::cpu_session::{OrtCpuSession, SharedSession};
 use super::super::prepared_block::{ExecutionTarget, PreparedBlock};
 use super::super::session_builder::SessionBuilders;
-use super::super::weight_parts::WeightLayout;
+use super::super::weight_layout::WeightLayout;
 use super::super::{OnnxRuntime, library};
 use super::*;
 use crate::{Engine, EngineSession, LoadOptions, Program, ProgramWeight};

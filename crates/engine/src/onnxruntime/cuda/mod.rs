@@ -31,7 +31,7 @@ use tessera_cuda::Gpu;
 
 use super::prepared_block::{ExecutionTarget, PreparedBlock};
 use super::session_builder::SessionBuilders;
-use super::weight_parts::WeightLayout;
+use super::weight_layout::WeightLayout;
 use crate::device_weights::DeviceWeightsStatus;
 use crate::live_table::LiveTable;
 use crate::{CudaEngineSession, CudaOptions, EngineSession, LoadOptions, Program, WeightLoading};

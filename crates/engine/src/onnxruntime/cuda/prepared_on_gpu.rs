@@ -11,10 +11,10 @@ use super::run_waits::{RunWaits, StreamPointer};
 use super::weight_layout;
 use crate::WeightLoading;
 use crate::device_weights::{AwaitedFile, DeviceWeights};
-use crate::onnxruntime::WeightParts;
 use crate::onnxruntime::ort_value::OrtValue;
 use crate::onnxruntime::prepared_block::PreparedBlock;
 use crate::onnxruntime::session_builder::engine_error;
+use crate::weight_parts::WeightParts;
 
 /// A block's optimised form with its weights on a GPU.
 pub(super) struct GpuPreparedBlock {

@@ -8,14 +8,14 @@
 //! what its user computes with: without that it would be run long before, and all waits with it.
 
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
 
 use tessera_graph::onnx::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
     attribute_proto,
 };
 
-use super::prepared_block::is_external;
+use super::external_weights::is_external;
+use crate::weight_parts::WeightParts;
 
 /// Where the operators that wait belong; their names are those of element types.
 pub(super) const WAIT_DOMAIN: &str = "tessera.weights";
@@ -48,14 +48,6 @@ pub(super) enum WeightLayout {
     TablesApart,
 }
 
-/// The parts of a file of weights: each begins where the one before it ends.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WeightParts {
-    ends: Vec<usize>,
-    /// Bytes behind them: of tables, which are no part.
-    table_bytes: usize,
-}
-
 impl WeightLayout {
     /// How it is called in names of files.
     pub(super) fn name(self) -> &'static str {
@@ -63,31 +55,6 @@ impl WeightLayout {
             Self::InParts => "parts",
             Self::TablesApart => "tables",
         }
-    }
-}
-
-impl WeightParts {
-    /// A file of so many bytes as one part.
-    pub(crate) fn whole(len: usize) -> Self {
-        Self { ends: vec![len], table_bytes: 0 }
-    }
-
-    /// How many there are.
-    pub(crate) fn count(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Where a part is in the file.
-    pub(crate) fn range(&self, part: usize) -> Range<usize> {
-        let end = |part: usize| self.ends.get(part).copied().unwrap_or_default();
-        let start = part.checked_sub(1).map_or(0, end);
-        start..end(part).max(start)
-    }
-
-    /// Where tables are in the file.
-    pub(crate) fn tables(&self) -> Range<usize> {
-        let start = self.ends.last().copied().unwrap_or_default();
-        start..start + self.table_bytes
     }
 }
 
@@ -231,7 +198,7 @@ fn divide_weights(
         // What is left over is a group of its own.
         _ => ends.push(table_start),
     }
-    (WeightParts { ends, table_bytes: file_len - table_start }, part_of)
+    (WeightParts::new(ends, file_len - table_start), part_of)
 }
 
 fn insert_waits(graph: &mut GraphProto, part_of: &HashMap<String, (usize, i32)>) {
