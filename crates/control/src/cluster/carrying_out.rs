@@ -4,7 +4,7 @@
 //! Fetching and starting may take minutes. Nothing is decided before it is over, so that others can
 //! change something meanwhile: what ran at a node that dies must not wait for it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,10 @@ use tessera_cluster::UnitState;
 use tessera_core::{Error, Result, lock};
 use tessera_deploy::{DeploymentChange, TaskChange, TaskRoute, Unit, UnitId};
 
-use super::cluster_site::SiteInner;
 use super::node_table::KnownNode;
+use super::placed_change::{ChangeRequest, Nodes, PlacedChange};
 use super::replacing::given_up;
+use super::site_inner::SiteInner;
 use super::site_state::SiteState;
 use crate::site::AppliedUnits;
 
@@ -23,34 +24,6 @@ use crate::site::AppliedUnits;
 const TABLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long what is not needed any more waits for gateways that are away or slow.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The nodes, by name.
-pub(super) type Nodes = BTreeMap<String, KnownNode>;
-
-/// A change as it is to be carried out, where all is as it is at a moment.
-#[derive(Default)]
-pub(super) struct PlacedChange {
-    /// What is wished for from then on.
-    pub(super) wished: TaskChange,
-    /// The tasks that it puts, with their nodes, and those that are gone.
-    pub(super) placed: TaskChange,
-    /// Whether blocks are fused then.
-    pub(super) fusion: bool,
-}
-
-/// What a change comes to, where tasks and nodes are so and some nodes are to get nothing.
-pub(super) type PlaceFn<'a> =
-    dyn Fn(&SiteState, &Nodes, &[String]) -> Result<PlacedChange> + Sync + 'a;
-
-/// A change that somebody asks for.
-pub(super) struct ChangeRequest<'a> {
-    /// What it comes to. It is asked again when all is started: others may have changed something.
-    pub(super) place: &'a PlaceFn<'a>,
-    /// Whether anybody wants it still.
-    pub(super) is_wanted: &'a (dyn Fn() -> bool + Sync),
-    /// How long units may take to be fetched and started.
-    pub(super) start_timeout: Duration,
-}
 
 /// A change that gateways are told of.
 struct CommittedChange {

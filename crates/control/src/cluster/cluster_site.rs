@@ -4,7 +4,7 @@
 //! what nobody uses any more is stopped when no gateway has a request left that could pass it.
 //! Requests carry their route, so that both tables work meanwhile.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,16 +12,18 @@ use tessera_core::{Error, Result, lock};
 use tessera_deploy::{PlannedTask, TaskChange, TaskRoute};
 use tokio::sync::broadcast;
 
-use super::assignments::{Decided, SharedDocuments, current_reports, node_assignments};
-use super::carrying_out::{ChangeRequest, Nodes, PlacedChange};
+use super::assignments::{Decided, current_reports, node_assignments};
 use super::content_reader::ContentReader;
 use super::kept_placement::{KeptPlacement, KeptTask, Placements};
 use super::node_table::{KnownNode, NodeTable};
+use super::place_change::{is_placed_for, place_change, task_at};
+use super::placed_change::{ChangeRequest, Nodes, PlacedChange};
 use super::placement_choice::PlacementChoice;
-use super::placing::{Placeable, place_task};
-use super::placing_anew::{PlacingTasks, keep_placing};
+use super::placing_anew::keep_placing;
+use super::placing_tasks::PlacingTasks;
 use super::plan_status::ClusterPlanStatus;
 use super::replacing::Replacer;
+use super::site_inner::{PING_INTERVAL, START_TIMEOUT, SiteInner};
 use super::site_placing::keep_replacing;
 use super::site_state::SiteState;
 use super::site_status::{task_status, unit_status, unplaced_status};
@@ -32,14 +34,10 @@ use crate::site::{
 };
 use crate::store::RowStore;
 
-/// How long the units of a change may take to be fetched and started.
-pub(super) const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long a controller that has begun waits for the nodes that were there before.
 const ADOPTION_TIME: Duration = Duration::from_secs(10);
 /// How long what happens to nodes waits at most until it is looked at with what comes after it.
 const LONGEST_ASSIGN_PAUSE: Duration = Duration::from_millis(200);
-/// How often nodes are pinged.
-pub(super) const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Events that may wait for whoever listens.
 const EVENT_QUEUE: usize = 256;
 
@@ -60,21 +58,6 @@ pub struct ClusterSiteParts {
 /// The nodes of a cluster as the one site that intent is carried out at.
 #[derive(Clone)]
 pub struct ClusterSite(pub(super) Arc<SiteInner>);
-
-pub(super) struct SiteInner {
-    pub(super) nodes: Arc<NodeTable>,
-    members: Arc<MemberRegistry>,
-    kept_placement: Arc<KeptPlacement>,
-    pub(super) content: Arc<dyn ContentReader>,
-    pub(super) replacer: Replacer,
-    pub(super) state: Mutex<SiteState>,
-    /// Held while something is decided and kept.
-    pub(super) changing: tokio::sync::Mutex<()>,
-    /// Tasks that are being placed anew.
-    pub(super) placing: PlacingTasks,
-    pub(super) events: broadcast::Sender<Arc<str>>,
-    shared_documents: Mutex<SharedDocuments>,
-}
 
 impl ClusterSite {
     /// A site without tasks, on the runtime that this is called on.
@@ -323,52 +306,6 @@ impl SiteInner {
             self.keep_placement(&[placed], Vec::new()).await;
         }
     }
-}
-
-/// Puts the tasks of a change where they are to run, as far as it is planned.
-pub(super) fn place_change(
-    change: &TaskChange,
-    state: &SiteState,
-    nodes: &Nodes,
-    drained: &[String],
-    planned: &HashMap<String, Vec<Arc<str>>>,
-) -> Result<TaskChange> {
-    let placeable = Placeable { nodes, drained, units: &state.units };
-    let put = change.put.iter().map(|task| {
-        let before = state.deployment.find_planned(&task.name);
-        let stays = before.filter(|before| is_placed_for(before, task, nodes, drained));
-        match (stays, planned.get(&task.name)) {
-            (Some(before), _) => Ok(task_at(task, &before.settings.nodes)),
-            (None, Some(planned)) => place_task(task, planned, &placeable),
-            (None, None) => place_task(task, &task.settings.nodes, &placeable),
-        }
-    });
-    let put = put.collect::<Result<_>>()?;
-    Ok(TaskChange { put, removed: change.removed.clone() })
-}
-
-/// A task with its blocks at these nodes.
-pub(super) fn task_at(task: &Arc<PlannedTask>, nodes: &[Arc<str>]) -> Arc<PlannedTask> {
-    let mut placed = PlannedTask::clone(task);
-    placed.settings.nodes = nodes.to_vec();
-    Arc::new(placed)
-}
-
-/// Whether a task that is placed already may stay where it is.
-fn is_placed_for(
-    before: &PlannedTask,
-    task: &PlannedTask,
-    nodes: &BTreeMap<String, KnownNode>,
-    drained: &[String],
-) -> bool {
-    let is_open = |name: &Arc<str>| {
-        nodes.get(&**name).is_some_and(KnownNode::is_attached)
-            && !drained.iter().any(|drained| **drained == **name)
-    };
-    task.settings.nodes.is_empty()
-        && before.graph.blocks.len() == task.graph.blocks.len()
-        && before.settings.nodes.len() == task.graph.blocks.len()
-        && before.settings.nodes.iter().all(is_open)
 }
 
 impl Site for ClusterSite {

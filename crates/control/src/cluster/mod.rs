@@ -4,12 +4,13 @@
 //! services       what nodes ask over gRPC: to join, for certificates, for content, for orders
 //! node_table     the nodes: what they report, and what they were sent
 //! cluster_site   the tasks of a cluster: what is wished for, and what is done about it
-//! site_state     what it knows of them
-//! carrying_out   a change: units started, tables changed, units stopped
+//! site_inner     what it has; site_state: what it knows of tasks
+//! carrying_out   a change (placed_change): units started, tables changed, units stopped
 //! site_status    tasks and units as people see them
 //! assignments    what each node is to do, from units, routes and reports
 //! admin          tokens and nodes as people see and change them
 //! placing_anew   tasks that run nowhere, or at nodes that are away
+//! place_change   the tasks of a change where they are to run
 //! placing        which node a task's blocks run at, where nothing is known to plan with
 //! task_blocks    a task as planning sees it: its blocks, and what goes between them
 //! observed       nodes and links at a moment, as a problem of placement
@@ -37,12 +38,16 @@ mod learned_hops;
 mod move_gate;
 mod node_table;
 mod observed;
+mod place_change;
+mod placed_change;
 mod placement_choice;
 mod placing;
 mod placing_anew;
+mod placing_tasks;
 mod plan_status;
 mod replacing;
 mod services;
+mod site_inner;
 mod site_placing;
 mod site_state;
 mod site_status;

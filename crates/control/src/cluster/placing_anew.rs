@@ -2,61 +2,20 @@
 //! none waits for what another has to fetch.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use tessera_core::{ErrorKind, Result, lock};
+use tessera_core::{Result, lock};
 use tessera_deploy::{PlannedTask, TaskChange};
 use tokio::task::JoinSet;
 
-use super::carrying_out::{ChangeRequest, Nodes, PlacedChange};
-use super::cluster_site::{PING_INTERVAL, START_TIMEOUT, SiteInner, place_change};
 use super::node_table::{AWAY_PATIENCE, KnownNode};
+use super::place_change::place_change;
+use super::placed_change::{ChangeRequest, Nodes, PlacedChange};
+use super::site_inner::{PING_INTERVAL, START_TIMEOUT, SiteInner};
 use super::site_state::SiteState;
 
-/// How long to wait after a task could not be placed.
-const PLACING_PAUSE: Duration = Duration::from_secs(5);
 /// Most changes that are made at the same time where many tasks are placed anew.
 const MOST_CHANGES: usize = 16;
-
-/// Tasks that are being placed anew, and those that could not be a moment ago.
-#[derive(Default)]
-pub(super) struct PlacingTasks(Mutex<HashMap<String, PlacingState>>);
-
-#[derive(Clone, Copy, PartialEq)]
-enum PlacingState {
-    UnderWay,
-    PausedUntil(Instant),
-}
-
-impl PlacingTasks {
-    /// Notes that these are placed anew; returns those that are not already.
-    fn begin(&self, tasks: Vec<Arc<PlannedTask>>) -> Vec<Arc<PlannedTask>> {
-        let (mut known, now) = (lock(&self.0), Instant::now());
-        known.retain(|_, state| match state {
-            PlacingState::UnderWay => true,
-            PlacingState::PausedUntil(until) => *until > now,
-        });
-        let is_new = |task: &Arc<PlannedTask>| !known.contains_key(&task.name);
-        let new: Vec<Arc<PlannedTask>> = tasks.into_iter().filter(is_new).collect();
-        known.extend(new.iter().map(|task| (task.name.clone(), PlacingState::UnderWay)));
-        new
-    }
-
-    fn end(&self, tasks: &[Arc<PlannedTask>], placed: &Result<()>) {
-        let mut known = lock(&self.0);
-        for task in tasks {
-            match placed {
-                // Where another node died meanwhile there may be a third.
-                Err(error) if error.kind() != ErrorKind::Lost => {
-                    let until = PlacingState::PausedUntil(Instant::now() + PLACING_PAUSE);
-                    known.insert(task.name.clone(), until);
-                }
-                _ => drop(known.remove(&task.name)),
-            }
-        }
-    }
-}
 
 /// Places what is placed nowhere, and what runs at nodes that are away.
 pub(super) fn keep_placing(inner: &Arc<SiteInner>) {

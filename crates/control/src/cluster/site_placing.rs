@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use tessera_core::lock;
 use tessera_deploy::{PlannedTask, TaskChange, UnitId};
 
-use super::carrying_out::{ChangeRequest, Nodes, PlacedChange};
-use super::cluster_site::{SiteInner, task_at};
 use super::judging::{Judged, TaskMove};
 use super::node_table::KnownNode;
 use super::observed::{Observation, ObservedProblem, input_node, placeable_nodes};
+use super::place_change::task_at;
+use super::placed_change::{ChangeRequest, Nodes, PlacedChange};
 use super::plan_status::LinkStatus;
 use super::replacing::{MOST_TASKS, REPLACING_INTERVAL, given_up, link_statuses};
+use super::site_inner::SiteInner;
 use super::site_state::SiteState;
 use super::task_blocks::TaskBlocks;
 use crate::run_apart::run_blocking;
