@@ -5,6 +5,7 @@
 //! simulated beside it is the share of requests that find their weights gone.
 
 use std::cell::RefCell;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::str::FromStr;
@@ -33,6 +34,9 @@ use super::stored_instances::{StoredInstances, WantedInstances};
 /// are, and it is known when they need which weights.
 const WARM_UP_RUNS: usize = 44;
 
+/// Requests a second where nothing is said, as in the paper.
+const REQUEST_RATE: f64 = 100.0;
+
 /// Instances that are asked one after the other, cold and then warm, before many are asked at once.
 const MOST_ASKED_APART: usize = 40;
 
@@ -47,8 +51,8 @@ pub(crate) struct InstancesArguments {
     #[arg(long, value_name = "SIZE", value_parser = parse_byte_size, requires = "instances")]
     memory: Option<u64>,
     /// With --instances: requests of each number of instances
-    #[arg(long, default_value_t = 1000, requires = "instances")]
-    requests: usize,
+    #[arg(long, default_value = "1000", requires = "instances")]
+    requests: NonZeroUsize,
     /// With --instances: whose weights leave; repeat for more [default: least-recently-used and
     /// reload-cost]
     #[arg(long, value_name = "POLICY", value_parser = parse_policy, requires = "instances")]
@@ -158,6 +162,14 @@ struct InstancesPoint {
 pub(super) fn bench_instances(arguments: &BenchCold) -> Result<()> {
     let options = &arguments.instances;
     let Some(InstanceCounts(counts)) = &options.instances else { return Ok(()) };
+    let rate = arguments.rate.unwrap_or(REQUEST_RATE);
+    if !rate.is_finite() || rate <= 0.0 {
+        return Err(Error::usage(format!("--rate {rate}, expected requests a second above 0")));
+    }
+    if let Some(file) = &options.trace {
+        // What is wrong with it is told before anything is made.
+        read_request_trace(file, &["any".to_owned()])?;
+    }
     let most = counts.last().copied().unwrap_or(1);
     let models = arguments.models_or(&["bert-base"]);
     let stored = StoredInstances::store(&WantedInstances {
@@ -359,11 +371,11 @@ fn measure_point(
 fn requests_for(arguments: &BenchCold, problem: &EvictionProblem) -> Result<Vec<EvictionRequest>> {
     let options = &arguments.instances;
     let Some(file) = &options.trace else {
-        return draw_requests(problem, options.requests, problem.instances.len() as u64);
+        return draw_requests(problem, options.requests.get(), problem.instances.len() as u64);
     };
     let names: Vec<String> = problem.instances.iter().map(|one| one.name.clone()).collect();
     let mut requests = read_request_trace(file, &names)?;
-    requests.truncate(options.requests);
+    requests.truncate(options.requests.get());
     Ok(requests)
 }
 
@@ -374,7 +386,7 @@ fn eviction_problem(
     asked: &[Rc<AskedInstance>],
     (memory_bytes, reload_ms): (u64, f64),
 ) -> EvictionProblem {
-    let rate_per_second = arguments.rate.unwrap_or(100.0) / asked.len() as f64;
+    let rate_per_second = arguments.rate.unwrap_or(REQUEST_RATE) / asked.len() as f64;
     let instance = |(asked, bytes): (&Rc<AskedInstance>, &u64)| EvictionInstance {
         name: asked.name.clone(),
         bytes: *bytes as f64,
