@@ -1,39 +1,19 @@
 //! Events: points in a stream that others can wait for.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
-use tessera_core::{Fence, Result, lock};
+use tessera_core::{Fence, Result};
 
 use crate::Gpu;
 use crate::driver::check_cuda;
-
-/// What an event is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CudaEventKind {
-    /// It has a time.
-    Timed,
-    /// Whoever waits for it stays awake.
-    SpinWait,
-    /// Whoever waits for it sleeps.
-    BlockingWait,
-}
-
-/// Events that are free to be used again, as numbers: making one takes longer than all else that is
-/// done with it.
-#[derive(Default)]
-pub(crate) struct CudaEventPool(Mutex<Vec<(CudaEventKind, usize)>>);
-
-/// Events that are kept.
-const MAX_FREE_EVENTS: usize = 64;
+use crate::event_pool::CudaEventKind;
 
 /// An event that nobody uses. The caller has made the GPU current.
 pub(crate) fn take_event(gpu: &Gpu, kind: CudaEventKind) -> Result<sys::CUevent> {
-    let mut free = lock(&gpu.free_events.0);
-    if let Some(index) = free.iter().rposition(|(known, _)| *known == kind) {
-        return Ok(std::ptr::with_exposed_provenance_mut(free.swap_remove(index).1));
+    if let Some(event) = gpu.free_events.take(kind) {
+        return Ok(event);
     }
-    drop(free);
     use sys::CUevent_flags as Flags;
     let quiet = Flags::CU_EVENT_DISABLE_TIMING as u32;
     let flags = match kind {
@@ -50,13 +30,7 @@ pub(crate) fn take_event(gpu: &Gpu, kind: CudaEventKind) -> Result<sys::CUevent>
 /// Keeps an event for the next who needs one. Nobody else has it; whoever waits in a stream waits
 /// for what it was.
 pub(crate) fn return_event(gpu: &Gpu, kind: CudaEventKind, event: sys::CUevent) {
-    let mut free = lock(&gpu.free_events.0);
-    if free.len() < MAX_FREE_EVENTS {
-        free.push((kind, event.expose_provenance()));
-        return;
-    }
-    drop(free);
-    if gpu.make_current().is_ok() {
+    if !gpu.free_events.try_keep(kind, event) && gpu.make_current().is_ok() {
         // SAFETY: made by `take_event`, and destroyed once. What goes wrong here can't be mended.
         unsafe { result::event::destroy(event) }.ok();
     }

@@ -7,8 +7,8 @@ use cudarc::driver::{result, sys};
 use tessera_core::{Error, Result, lock};
 
 use crate::driver::{check_cuda, open_driver};
-use crate::event::{CudaEvent, CudaEventPool};
-use crate::memory::FreeMemory;
+use crate::event_pool::CudaEventPool;
+use crate::free_memory::FreeMemory;
 
 /// A GPU, with its context and the stream that all work goes into.
 ///
@@ -139,14 +139,6 @@ impl Gpu {
         let stream = check_cuda("a stream", made)?;
         *copy_stream = Some(stream);
         Ok(stream)
-    }
-
-    /// Has copies that are put into the copy stream from now on wait for all that is in the stream.
-    ///
-    /// A GPU does the copies of one stream for as long as there are any: those of inputs, which
-    /// were put into the other stream before, would come after all of them.
-    pub fn order_copies_after_stream(self: &Arc<Self>) -> Result<()> {
-        CudaEvent::record_for_spin_wait(self)?.wait_in_copy_stream()
     }
 
     /// Makes it the one that this thread's calls are for.

@@ -8,7 +8,8 @@ use tessera_core::{Fence, Result};
 
 use crate::Gpu;
 use crate::driver::check_cuda;
-use crate::event::{self, CudaEventKind};
+use crate::event;
+use crate::event_pool::CudaEventKind;
 
 /// Work in the stream, from one point of it to another.
 pub struct GpuSpan {

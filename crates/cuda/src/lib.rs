@@ -12,11 +12,14 @@
 //! need not wait for what units compute.
 
 mod copy_counts;
+mod copy_order;
 mod copy_rate;
 mod device;
 mod driver;
 mod entropy;
 mod event;
+mod event_pool;
+mod free_memory;
 mod gpu;
 mod gpu_span;
 mod graph;

@@ -8,7 +8,8 @@ use tessera_core::Result;
 
 use crate::Gpu;
 use crate::driver::check_cuda;
-use crate::event::{CudaEventKind, return_event, take_event};
+use crate::event::{return_event, take_event};
+use crate::event_pool::CudaEventKind;
 
 /// When each part of something comes through the copy stream. The events are there for life:
 /// CUDA graphs wait for what they were recorded for last.

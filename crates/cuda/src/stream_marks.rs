@@ -9,7 +9,8 @@ use tessera_core::Result;
 
 use crate::Gpu;
 use crate::driver::check_cuda;
-use crate::event::{CudaEventKind, return_event, take_event};
+use crate::event::{return_event, take_event};
+use crate::event_pool::CudaEventKind;
 
 /// Points in a stream, in the order in which they were put there.
 pub struct StreamMarks {

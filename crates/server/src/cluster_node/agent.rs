@@ -15,6 +15,7 @@ use tessera_cluster::{
 use tessera_core::{Error, ErrorKind, Result, lock};
 use tokio::sync::{mpsc, watch};
 
+use super::controller_link::ControllerLink;
 use super::identity_file::IdentityFile;
 use super::link_watch::{LINK_INTERVAL, have_changed};
 use super::workload::{DrainingTable, NodeWorkload};
@@ -28,16 +29,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How soon a certificate is asked for again that could not be renewed.
 const RENEW_PAUSE: Duration = Duration::from_secs(30);
-
-/// The connection to a controller, while there is one.
-#[derive(Default)]
-pub(super) struct ControllerLink(Mutex<Option<ControllerConnection>>);
-
-impl ControllerLink {
-    pub(super) fn current(&self) -> Option<ControllerConnection> {
-        lock(&self.0).clone()
-    }
-}
 
 /// What speaks to controllers for a node.
 pub(super) struct NodeAgent {
@@ -64,7 +55,7 @@ impl NodeAgent {
                     Ok(connection) => self.attach(&connection).await,
                     Err(error) => Err(error),
                 };
-                *lock(&self.link.0) = None;
+                self.link.set_current(None);
                 match ended {
                     Ok(()) => pause = FIRST_PAUSE,
                     Err(error) if error.kind() == ErrorKind::Usage => return error,
@@ -86,7 +77,7 @@ impl NodeAgent {
     /// trying again does not mend.
     async fn attach(self: &Arc<Self>, connection: &ControllerConnection) -> Result<()> {
         let session = connection.attach(self.workload.highest_epoch()).await?;
-        *lock(&self.link.0) = Some(connection.clone());
+        self.link.set_current(Some(connection.clone()));
         self.was_attached.send_replace(true);
         self.workload.node.supervisor.set_keeps_names(false);
         tracing::info!(node = %lock(&self.identity).name, "attached to a controller");
@@ -259,17 +250,12 @@ async fn report_for(
         if is_tick {
             let state = NodeState {
                 available_memory: available_memory_bytes(),
-                available_storage: available_storage(&workload),
+                available_storage: workload.available_storage(),
                 idle_cores: idle.idle_cores(),
             };
             send_report(&reports, node_report::Report::State(state)).await?;
         }
     }
-}
-
-pub(super) fn available_storage(workload: &NodeWorkload) -> u64 {
-    let found = rustix::fs::statvfs(&workload.repository);
-    found.map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// Waits for the requests of earlier tables, one table after the other.

@@ -1,35 +1,27 @@
-//! Units that could run at a node: it finds out how long each takes, and has their weights at hand
-//! where it is to.
+//! Units that could run at a node: how long each takes, as far as that was tried, and which have
+//! their weights at hand.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tessera_cluster::{CandidateUnit, UnitProfile};
-use tessera_core::{ContentHash, Error, Result, lock};
+use tessera_core::{ContentHash, lock};
 use tessera_deploy::{Unit, UnitId};
-use tessera_repository::Repository;
 use tokio::sync::Notify;
-
-use super::agent::available_storage;
-use super::content_fetch::{fetch_blocks, fetch_unit};
-use super::workload::NodeWorkload;
-use crate::host_memory::available_memory_bytes;
-
-/// How long to wait before content is asked for again that could not be fetched.
-const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// What could run at a node.
 #[derive(Default)]
 pub(super) struct Candidates {
     state: Mutex<CandidateState>,
-    changed: Notify,
+    /// Notified when there may be something to be done.
+    pub(super) changed: Notify,
 }
 
 #[derive(Default)]
 struct CandidateState {
     wanted: Vec<CandidateUnit>,
-    times: BTreeMap<UnitId, std::result::Result<Duration, String>>,
+    times: BTreeMap<UnitId, Result<Duration, String>>,
     /// Units that were tried once more when there was nothing else to do: what is fetched when a
     /// node is new takes some of the time of those that are tried meanwhile.
     tried_again: HashSet<UnitId>,
@@ -44,7 +36,7 @@ impl CandidateState {
 }
 
 /// What is to be done next.
-enum CandidateWork {
+pub(super) enum CandidateWork {
     Profile(Unit),
     Prefetch(Unit),
 }
@@ -97,7 +89,7 @@ impl Candidates {
     }
 
     /// How long a unit takes, or why it can't run: the shorter of two counts.
-    fn note_time(&self, unit: &Unit, time: std::result::Result<Duration, String>) {
+    pub(super) fn note_time(&self, unit: &Unit, time: Result<Duration, String>) {
         let mut state = lock(&self.state);
         match (state.times.get(&unit.id).cloned(), time) {
             (None, time) => drop(state.times.insert(unit.id.clone(), time)),
@@ -110,8 +102,8 @@ impl Candidates {
         }
     }
 
-    /// Profiles come first: they decide where something runs.
-    fn next_work(&self) -> Option<CandidateWork> {
+    /// What is to be done next. Profiles come first: they decide where something runs.
+    pub(super) fn next_work(&self) -> Option<CandidateWork> {
         let state = lock(&self.state);
         let is_new = |candidate: &&CandidateUnit| !state.times.contains_key(&candidate.unit.id);
         if let Some(found) = state.wanted.iter().find(is_new) {
@@ -129,99 +121,4 @@ impl Candidates {
         let found = state.wanted.iter().find(is_due)?;
         Some(CandidateWork::Profile(found.unit.clone()))
     }
-}
-
-/// Tries and fetches candidates whenever there are new ones, for as long as there is a workload.
-pub(super) fn keep_candidates(workload: &Arc<NodeWorkload>) {
-    let weak = Arc::downgrade(workload);
-    tokio::spawn(async move {
-        while let Some(workload) = weak.upgrade() {
-            match workload.candidates.next_work() {
-                Some(work) => {
-                    if let Err(error) = do_work(&workload, &work).await {
-                        tracing::debug!(%error, "a candidate is not at hand yet");
-                        drop(workload);
-                        tokio::time::sleep(RETRY_PAUSE).await;
-                    }
-                }
-                None => {
-                    drop(workload);
-                    wait_for_change(&weak).await;
-                }
-            }
-        }
-    });
-}
-
-async fn wait_for_change(weak: &Weak<NodeWorkload>) {
-    if let Some(workload) = weak.upgrade() {
-        workload.candidates.changed.notified().await;
-    }
-}
-
-/// Weights that are made up, what the engine makes of them, and some room for others.
-const MEMORY_FACTOR: u64 = 3;
-
-fn weight_bytes(workload: &NodeWorkload, unit: &Unit) -> Result<u64> {
-    let repository = Repository::open(&workload.repository)?;
-    let weights = unit.block_hashes().map(|hash| Ok(repository.read_block(hash)?.weight_bytes()));
-    Ok(weights.sum::<Result<usize>>()? as u64)
-}
-
-/// Refuses what would not fit beside what runs here.
-fn check_memory(workload: &NodeWorkload, unit: &Unit) -> Result<()> {
-    let weights = weight_bytes(workload, unit)?;
-    let available = available_memory_bytes();
-    if weights.saturating_mul(MEMORY_FACTOR) > available {
-        return Err(Error::full(format!(
-            "its weights are {} MB, and {} MB of memory are there",
-            weights / 1_000_000,
-            available / 1_000_000
-        )));
-    }
-    Ok(())
-}
-
-/// Leaves half of the storage that is there to others.
-fn check_storage(workload: &NodeWorkload, unit: &Unit) -> Result<()> {
-    if weight_bytes(workload, unit)?.saturating_mul(2) > available_storage(workload) {
-        return Err(Error::full("weights are not fetched ahead: there is too little storage"));
-    }
-    Ok(())
-}
-
-/// Does it; an error where it is worth trying again.
-async fn do_work(workload: &Arc<NodeWorkload>, work: &CandidateWork) -> Result<()> {
-    match work {
-        CandidateWork::Prefetch(unit) => {
-            check_storage(workload, unit)?;
-            fetch_unit(workload, unit).await?;
-            workload.candidates.note_at_hand(unit);
-            workload.report_due.notify_one();
-        }
-        CandidateWork::Profile(unit) => {
-            fetch_blocks(workload, unit).await?;
-            let (profiling, tried) = (Arc::clone(workload), unit.clone());
-            let tried = move || {
-                check_memory(&profiling, &tried)?;
-                profiling.node.supervisor.profile_unit(&tried)
-            };
-            let found = tokio::task::spawn_blocking(tried).await;
-            let found = found.map_err(|error| Error::lost(format!("a profile: {error}")))?;
-            let time = found.map(|calibration| calibration.time);
-            if let Err(error) = &time {
-                tracing::warn!(unit = %unit.id, %error, "a unit can't run here");
-            }
-            let time = time.map_err(|error| error.to_string());
-            let repository = Repository::open(&workload.repository)?;
-            let mut blocks = unit.block_hashes();
-            if blocks.all(|hash| repository.missing_weights(hash).is_ok_and(|lack| lack.is_empty()))
-            {
-                workload.candidates.note_at_hand(unit);
-            }
-            workload.candidates.note_time(unit, time);
-            workload.report_due.notify_one();
-        }
-    }
-    Ok(())
 }

@@ -7,24 +7,23 @@ use tessera_core::{Error, Result};
 use tessera_deploy::Unit;
 
 use super::content_supply::ContentSupply;
-use super::workload::NodeWorkload;
 
 /// Fetches what a unit needs and the repository does not have.
-pub(super) async fn fetch_unit(workload: &NodeWorkload, unit: &Unit) -> Result<()> {
-    run_apart(workload, unit, ContentSupply::fetch_unit).await
+pub(super) async fn fetch_unit(supply: &Arc<ContentSupply>, unit: &Unit) -> Result<()> {
+    run_apart(supply, unit, ContentSupply::fetch_unit).await
 }
 
 /// Fetches the blocks of a unit without their weights.
-pub(super) async fn fetch_blocks(workload: &NodeWorkload, unit: &Unit) -> Result<()> {
-    run_apart(workload, unit, ContentSupply::fetch_blocks).await
+pub(super) async fn fetch_blocks(supply: &Arc<ContentSupply>, unit: &Unit) -> Result<()> {
+    run_apart(supply, unit, ContentSupply::fetch_blocks).await
 }
 
 async fn run_apart(
-    workload: &NodeWorkload,
+    supply: &Arc<ContentSupply>,
     unit: &Unit,
     fetch: fn(&ContentSupply, &Unit) -> Result<()>,
 ) -> Result<()> {
-    let (supply, unit) = (Arc::clone(&workload.content), unit.clone());
+    let (supply, unit) = (Arc::clone(supply), unit.clone());
     let fetched = tokio::task::spawn_blocking(move || fetch(&supply, &unit)).await;
     fetched.map_err(|error| Error::lost(format!("fetching content: {error}")))?
 }

@@ -7,16 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tessera_cluster::CandidateUnit;
-use tessera_core::{ContentHash, Error, Result, lock};
+use tessera_core::{ContentHash, Result, lock};
 use tessera_deploy::Unit;
 use tessera_repository::{
     ContentHolder, ContentKind, ContentName, ContentUse, EvictedContent, HeldContent, Repository,
 };
 
-use super::workload::NodeWorkload;
-
-/// How often storage is looked at.
-const STORAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Parts of the file system: storage is low where less is available, nothing is left to wait for
 /// where it is less than that, and there is room again at so much.
 const LOW_SHARE: f64 = 0.10;
@@ -110,7 +106,7 @@ impl ContentKeeper {
 
     /// Makes room where storage is low, as far as there is something that is not needed; `share` is
     /// how much of the storage is available.
-    fn make_room(&self, share: impl Fn() -> f64) -> Result<EvictedContent> {
+    pub(super) fn make_room(&self, share: impl Fn() -> f64) -> Result<EvictedContent> {
         let available = share();
         if available >= LOW_SHARE {
             return Ok(EvictedContent::default());
@@ -124,48 +120,11 @@ impl ContentKeeper {
         repository.evict_blocks(&unneeded, || share() >= ROOM_SHARE)
     }
 
-    fn has_block(&self, hash: ContentHash) -> bool {
+    pub(super) fn has_block(&self, hash: ContentHash) -> bool {
         let repository = Repository::open(&self.repository);
         repository
             .is_ok_and(|found| found.has_content(ContentName { kind: ContentKind::Block, hash }))
     }
-}
-
-/// Makes room whenever storage is low, for as long as there is a workload.
-pub(super) fn keep_room(workload: &Arc<NodeWorkload>) {
-    let weak = Arc::downgrade(workload);
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(STORAGE_INTERVAL).await;
-            let Some(workload) = weak.upgrade() else { return };
-            let made = tokio::task::spawn_blocking(move || make_room(&workload)).await;
-            let made = made.map_err(|error| Error::lost(error.to_string()));
-            if let Err(error) = made.and_then(|made| made) {
-                tracing::error!(%error, "no room is made in the repository");
-            }
-        }
-    });
-}
-
-fn make_room(workload: &NodeWorkload) -> Result<()> {
-    let keeper = &workload.content_keeper;
-    let EvictedContent { blocks, bytes } =
-        keeper.make_room(|| available_share(&workload.repository))?;
-    if !blocks.is_empty() {
-        let (count, megabytes) = (blocks.len(), bytes / 1_000_000);
-        tracing::warn!(blocks = count, megabytes, "storage is low: unneeded blocks are removed");
-    }
-    // Somebody else may have removed some, too.
-    if workload.candidates.retain_at_hand(|hash| keeper.has_block(hash)) {
-        workload.report_due.notify_one();
-    }
-    Ok(())
-}
-
-/// How much of the storage of a folder is available; all of it where that can't be known.
-fn available_share(folder: &Path) -> f64 {
-    let found = rustix::fs::statvfs(folder);
-    found.map_or(1.0, |found| found.f_bavail as f64 / found.f_blocks.max(1) as f64)
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use tessera_deploy::Unit;
 use tessera_repository::{ContentFetcher, ContentKind, ContentName, ContentSource, Repository};
 use tokio::runtime::Handle;
 
-use super::agent::ControllerLink;
 use super::cluster_store::ClusterStore;
 use super::content_peers::ContentPeers;
+use super::controller_link::ControllerLink;
 use super::grpc_source::ControllerSource;
 
 /// Fetches what a node lacks; its functions may take their time, and are called by threads that may

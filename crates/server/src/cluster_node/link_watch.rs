@@ -1,13 +1,12 @@
 //! The links to other nodes: what is sent anyway is handed to whoever judges them.
 
 use std::collections::HashMap;
-use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tessera_cluster::{LinkEstimate, LinkTarget};
+use tessera_cluster::LinkEstimate;
 use tessera_identity::NodeName;
-use tessera_probe::{ProbePeer, TrafficSample};
+use tessera_probe::TrafficSample;
 use tessera_tensormq::ConnectionTraffic;
 
 use super::workload::NodeWorkload;
@@ -53,23 +52,6 @@ fn traffic_by_node(
         sample.outstanding_bytes += traffic.outstanding_bytes;
     }
     nodes
-}
-
-/// Those whose addresses are understood.
-pub(super) fn probe_peers(targets: &[LinkTarget]) -> Vec<ProbePeer> {
-    let peer = |target: &LinkTarget| {
-        let address = target.address.to_socket_addrs().ok()?.next()?;
-        let key = target.key.parse().ok()?;
-        Some(ProbePeer { name: target.node.clone(), address, key })
-    };
-    let found = targets.iter().filter_map(|target| {
-        let found = peer(target);
-        if found.is_none() {
-            tracing::warn!(node = target.node, address = target.address, "its link is not probed");
-        }
-        found
-    });
-    found.collect()
 }
 
 /// Whether links are others than they were, by more than what changes all the time.

@@ -3,6 +3,7 @@
 
 mod agent;
 mod assignment_file;
+mod candidate_trials;
 mod candidates;
 mod cluster_store;
 mod content_fetch;
@@ -10,6 +11,7 @@ mod content_keeper;
 mod content_peers;
 mod content_port;
 mod content_supply;
+mod controller_link;
 mod gateway_service;
 mod grpc_source;
 mod identity_file;
@@ -17,7 +19,10 @@ mod link_watch;
 #[cfg(test)]
 mod order_tests;
 mod places_file;
+mod places_watch;
+mod probed_peers;
 mod recent_times;
+mod storage_watch;
 mod unit_keeper;
 mod workload;
 
@@ -55,19 +60,23 @@ use crate::shutdown::{ShutdownSignal, ShutdownTrigger, shutdown_channel};
 use crate::state_folder::{create_state_folder, state_folder};
 use crate::telemetry::{TelemetryConfig, serve_telemetry};
 use crate::transport::{NetworkConfig, TransportConfig, TransportPart};
-use agent::{ControllerLink, NodeAgent, drain_tables};
+use agent::{NodeAgent, drain_tables};
 use assignment_file::AssignmentFile;
-use candidates::{Candidates, keep_candidates};
+use candidate_trials::keep_candidates;
+use candidates::Candidates;
 use cluster_store::ClusterStore;
-use content_keeper::{ContentKeeper, keep_room};
+use content_keeper::ContentKeeper;
 use content_peers::ContentPeers;
 use content_port::ContentPort;
 use content_supply::ContentSupply;
+use controller_link::ControllerLink;
 use gateway_service::ClusterService;
 use identity_file::IdentityFile;
 use link_watch::watch_links;
-use places_file::{PlacesFile, ReplyPlace, keep_places};
+use places_file::{PlacesFile, ReplyPlace};
+use places_watch::keep_places;
 use recent_times::RecentTimes;
+use storage_watch::keep_room;
 use unit_keeper::keep_units;
 use workload::{NodeWorkload, WorkloadState};
 

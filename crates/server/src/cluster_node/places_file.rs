@@ -3,15 +3,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 use tessera_core::{Error, Result, lock};
 use tessera_node::InstancePlace;
 use tessera_repository::unfinished_files::write_whole;
 use tokio::sync::Notify;
-
-use super::workload::NodeWorkload;
 
 const FILE_NAME: &str = "places.json";
 
@@ -53,7 +51,7 @@ impl PlacesFile {
     }
 
     /// Keeps this from now on; whole or not at all.
-    fn save(&self, places: KeptPlaces) -> Result<()> {
+    pub(super) fn save(&self, places: KeptPlaces) -> Result<()> {
         let mut kept = lock(&self.kept);
         if *kept == places {
             return Ok(());
@@ -64,33 +62,4 @@ impl PlacesFile {
         *kept = places;
         Ok(())
     }
-}
-
-/// Keeps where others reach a node whenever that changes, for as long as there is a workload.
-pub(super) fn keep_places(workload: &Arc<NodeWorkload>) {
-    let weak = Arc::downgrade(workload);
-    tokio::spawn(async move {
-        while let Some(workload) = weak.upgrade() {
-            let saving = Arc::clone(&workload);
-            let saved = tokio::task::spawn_blocking(move || saving.places.save(places_of(&saving)));
-            if let Err(error) = saved.await.unwrap_or_else(|e| Err(Error::lost(e.to_string()))) {
-                tracing::error!(%error, "where others reach this node is not kept");
-            }
-            workload.places.changed.notified().await;
-        }
-    });
-}
-
-fn places_of(workload: &NodeWorkload) -> KeptPlaces {
-    let mut instances = workload.node.supervisor.instance_places();
-    // Those that are about to be started again go on to be looked for where they were.
-    let is_missing = |place: &InstancePlace| {
-        let is_there =
-            |other: &InstancePlace| (&other.unit, other.replica) == (&place.unit, place.replica);
-        !instances.iter().any(is_there) && lock(&workload.state).units.contains_key(&place.unit)
-    };
-    let before = workload.places.kept().instances;
-    let missing: Vec<InstancePlace> = before.into_iter().filter(is_missing).collect();
-    instances.extend(missing);
-    KeptPlaces { replies: workload.reply_place(), instances }
 }

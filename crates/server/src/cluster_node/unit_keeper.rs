@@ -73,7 +73,7 @@ fn next_to_start(workload: &NodeWorkload) -> Option<Arc<Unit>> {
 }
 
 async fn start_one(workload: &Arc<NodeWorkload>, unit: &Arc<Unit>) -> Result<()> {
-    fetch_unit(workload, unit).await?;
+    fetch_unit(&workload.content, unit).await?;
     workload.candidates.note_at_hand(unit);
     let (starting, unit) = (Arc::clone(workload), Arc::clone(unit));
     let started = tokio::task::spawn_blocking(move || starting.start_unit(&unit)).await;

@@ -25,8 +25,8 @@ use super::assignment_file::{AssignmentFile, KeptAssignment};
 use super::candidates::Candidates;
 use super::content_keeper::ContentKeeper;
 use super::content_supply::ContentSupply;
-use super::link_watch::probe_peers;
 use super::places_file::{PlacesFile, ReplyPlace};
+use super::probed_peers::probe_peers;
 use super::recent_times::RecentTimes;
 use crate::gateway::DispatchPart;
 use crate::host_memory::check_memory;
@@ -487,6 +487,12 @@ impl NodeWorkload {
             copied_bytes: self.endpoint.copied_bytes(),
         }
         .take_sample()
+    }
+
+    /// How much more its repository can take.
+    pub(super) fn available_storage(&self) -> u64 {
+        let found = rustix::fs::statvfs(&self.repository);
+        found.map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
     }
 
     /// Starts one unit, whose content is there, where there is memory for it; may take its time.

@@ -11,7 +11,6 @@ use tessera_core::{Error, Result, lock};
 use super::HEARTBEAT_TIMEOUT;
 use super::control_frame::{Hello, ReceiverProgress};
 use super::link::ConnectionId;
-use super::listener::NetworkListener;
 use crate::alarm::{arm_alarm, claim_wakeup, disarm_alarm};
 use crate::channel::{ChannelPeer, IncomingChannel, Received};
 use crate::ids::RequestId;
@@ -20,7 +19,33 @@ use crate::layout::{HeaderView, TensorDescriptor, TensorPlace};
 use crate::message::Message;
 use crate::options::MAX_INBOX_DEPTH;
 use crate::payload;
+use crate::transport::id::Transport;
 use crate::wait::Deadline;
+
+/// What a session says to whoever speaks with its sender.
+pub(super) trait SessionOwner: Send + Sync {
+    /// Wakes whoever takes from the inbox.
+    fn notify_inbox(&self);
+
+    /// Tells the session's sender how far we are.
+    fn report_progress(&self, session: &NetworkIncoming);
+
+    /// The same for all senders, soon.
+    fn report_progress_soon(&self);
+
+    /// Tells the session's sender that the inbox is closed.
+    fn report_closed(&self, session: &NetworkIncoming);
+}
+
+/// Where a session belongs.
+pub(super) struct SessionPlace {
+    pub(super) owner: Weak<dyn SessionOwner>,
+    pub(super) transport: Transport,
+    /// Whether the sender is on this host.
+    pub(super) is_within_host: bool,
+    /// Most messages that are not taken.
+    pub(super) depth: u32,
+}
 
 /// The receiving end of a channel.
 pub(super) struct NetworkIncoming {
@@ -28,7 +53,7 @@ pub(super) struct NetworkIncoming {
     peer: ChannelPeer,
     /// Whether the sender is on this host, where nothing can come between.
     is_within_host: bool,
-    listener: Weak<NetworkListener>,
+    owner: Weak<dyn SessionOwner>,
     depth: u32,
     alarm: AtomicU32,
     session: Mutex<IncomingSession>,
@@ -72,17 +97,17 @@ enum ArrivedMessage {
 }
 
 impl NetworkIncoming {
-    pub(super) fn new(hello: &Hello, listener: &NetworkListener) -> Arc<Self> {
+    pub(super) fn new(hello: &Hello, place: SessionPlace) -> Arc<Self> {
         Arc::new_cyclic(|weak_self| Self {
             id: hello.session,
             peer: ChannelPeer {
-                transport: listener.transport,
+                transport: place.transport,
                 endpoint_id: hello.endpoint_id,
                 process: None,
             },
-            is_within_host: listener.is_within_host,
-            listener: Weak::clone(&listener.weak_self),
-            depth: listener.inbox.depth.min(MAX_INBOX_DEPTH),
+            is_within_host: place.is_within_host,
+            owner: place.owner,
+            depth: place.depth.min(MAX_INBOX_DEPTH),
             alarm: AtomicU32::new(0),
             session: Mutex::new(IncomingSession {
                 lanes: vec![None; usize::from(hello.lanes)],
@@ -108,9 +133,9 @@ impl NetworkIncoming {
 
     fn wake_inbox(&self) {
         if claim_wakeup(&self.alarm)
-            && let Some(listener) = self.listener.upgrade()
+            && let Some(owner) = self.owner.upgrade()
         {
-            listener.inbox.notifier.notify();
+            owner.notify_inbox();
         }
     }
 
@@ -388,11 +413,11 @@ impl IncomingChannel for NetworkIncoming {
                 }
             };
             drop(session);
-            if let Some(listener) = self.listener.upgrade() {
+            if let Some(owner) = self.owner.upgrade() {
                 if behind {
-                    listener.report_progress(self);
+                    owner.report_progress(self);
                 } else {
-                    listener.report_progress_soon();
+                    owner.report_progress_soon();
                 }
             }
             return Some(received);
@@ -400,8 +425,8 @@ impl IncomingChannel for NetworkIncoming {
         if session.is_done() {
             drop(session);
             // So that it is forgotten once its last message is dropped.
-            if let Some(listener) = self.listener.upgrade() {
-                listener.report_progress_soon();
+            if let Some(owner) = self.owner.upgrade() {
+                owner.report_progress_soon();
             }
             return Some(Received::Closed(self.peer.clone()));
         }
@@ -413,13 +438,13 @@ impl IncomingChannel for NetworkIncoming {
 
     fn arm_wakeup(&self) {
         // About to sleep: a good time to tell the sender.
-        if let Some(listener) = self.listener.upgrade() {
+        if let Some(owner) = self.owner.upgrade() {
             let session = lock(&self.session);
             let unreported =
                 session.reported_taken != session.taken || !session.finished.is_empty();
             drop(session);
             if unreported {
-                listener.report_progress(self);
+                owner.report_progress(self);
             }
         }
         arm_alarm(&self.alarm);
@@ -435,8 +460,8 @@ impl IncomingChannel for NetworkIncoming {
         let unheard = std::mem::take(&mut session.queue);
         drop(session);
         drop(unheard);
-        if let Some(listener) = self.listener.upgrade() {
-            listener.report_closed(self);
+        if let Some(owner) = self.owner.upgrade() {
+            owner.report_closed(self);
         }
     }
 }
@@ -448,8 +473,8 @@ impl ReceiptSink for NetworkIncoming {
             session.finished.push(sequence);
         }
         drop(session);
-        if let Some(listener) = self.listener.upgrade() {
-            listener.report_progress_soon();
+        if let Some(owner) = self.owner.upgrade() {
+            owner.report_progress_soon();
         }
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tessera_core::{Error, Result, lock};
 
 use super::control_frame::{ControlFrame, Hello, MAX_LANES, ReceiverProgress};
-use super::incoming::NetworkIncoming;
+use super::incoming::{NetworkIncoming, SessionOwner, SessionPlace};
 use super::link::{ConnectionId, ConnectionSilence, LinkListener};
 use super::timer::Timer;
 use super::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, silence_limit};
@@ -38,9 +38,9 @@ pub(in crate::transport) struct RetiringListeners(Mutex<Vec<Arc<NetworkListener>
 /// What an inbox listens with.
 pub(in crate::transport) struct NetworkListener {
     state: Mutex<ListenerState>,
-    pub(super) inbox: Arc<InboxShared>,
-    pub(super) transport: Transport,
-    pub(super) is_within_host: bool,
+    inbox: Arc<InboxShared>,
+    transport: Transport,
+    is_within_host: bool,
     /// How long a connection may be gone before its session is over.
     session_lease: Duration,
     largest_tensor_bytes: usize,
@@ -50,7 +50,7 @@ pub(in crate::transport) struct NetworkListener {
     retiring: Weak<RetiringListeners>,
     /// By when it ends, where its inbox is closed.
     retire_deadline: Mutex<Option<Deadline>>,
-    pub(super) weak_self: Weak<Self>,
+    weak_self: Weak<Self>,
 }
 
 struct ListenerState {
@@ -205,7 +205,13 @@ impl NetworkListener {
                 return Err(refused(Error::full(format!("{MAX_SESSIONS} senders already"))));
             }
             None => {
-                let session = NetworkIncoming::new(hello, self);
+                let place = SessionPlace {
+                    owner: self.weak_self.clone(),
+                    transport: self.transport,
+                    is_within_host: self.is_within_host,
+                    depth: self.inbox.depth,
+                };
+                let session = NetworkIncoming::new(hello, place);
                 self.inbox
                     .add_channel(Arc::<NetworkIncoming>::clone(&session) as Arc<dyn IncomingChannel>)
                     .map_err(refused)?;
@@ -291,34 +297,6 @@ impl NetworkListener {
         if state.ended_sessions.len() > MAX_REMEMBERED_SESSIONS {
             state.ended_sessions.pop_front();
         }
-    }
-
-    /// Tells a session's sender how far we are.
-    pub(super) fn report_progress(&self, session: &NetworkIncoming) {
-        let mut state = lock(&self.state);
-        if let Some((connection, progress)) = session.take_unreported_progress(false) {
-            send_control(&mut state, connection, &ControlFrame::Progress(progress));
-        }
-        drop(state);
-        // Sending may have taken the announcement of something to read.
-        self.drain_connections();
-    }
-
-    /// The same for all senders, soon.
-    pub(super) fn report_progress_soon(&self) {
-        self.timer.schedule_within(PROGRESS_DELAY);
-    }
-
-    /// Tells a session's sender that the inbox is closed.
-    pub(super) fn report_closed(&self, session: &NetworkIncoming) {
-        let mut state = lock(&self.state);
-        for connection in session.connections() {
-            let progress = Some(session.current_progress());
-            send_refusal(&mut state, connection, &inbox_closed(), progress);
-        }
-        drop(state);
-        // Sending may have taken the announcement of something to read.
-        self.drain_connections();
     }
 
     /// What has to be done now and then.
@@ -421,6 +399,37 @@ fn send_refusal(
 ) {
     let control = ControlFrame::Refused { kind: error.kind(), progress, reason: error.to_string() };
     send_control(state, to, &control);
+}
+
+impl SessionOwner for NetworkListener {
+    fn notify_inbox(&self) {
+        self.inbox.notifier.notify();
+    }
+
+    fn report_progress(&self, session: &NetworkIncoming) {
+        let mut state = lock(&self.state);
+        if let Some((connection, progress)) = session.take_unreported_progress(false) {
+            send_control(&mut state, connection, &ControlFrame::Progress(progress));
+        }
+        drop(state);
+        // Sending may have taken the announcement of something to read.
+        self.drain_connections();
+    }
+
+    fn report_progress_soon(&self) {
+        self.timer.schedule_within(PROGRESS_DELAY);
+    }
+
+    fn report_closed(&self, session: &NetworkIncoming) {
+        let mut state = lock(&self.state);
+        for connection in session.connections() {
+            let progress = Some(session.current_progress());
+            send_refusal(&mut state, connection, &inbox_closed(), progress);
+        }
+        drop(state);
+        // Sending may have taken the announcement of something to read.
+        self.drain_connections();
+    }
 }
 
 impl InboxListener for NetworkListener {
