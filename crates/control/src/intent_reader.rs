@@ -316,7 +316,7 @@ impl IntentReader {
     fn read_residency(&mut self, located: &LocatedValue<'_>) -> Option<ResidencyChoice> {
         let residency = located.value.as_str().and_then(|text| text.parse().ok());
         if residency.is_none() {
-            let expected = "\"auto\", \"pinned\" or \"on-demand\"";
+            let expected = "\"auto\", \"pinned\", \"on-demand\" or \"direct\"";
             located.report_unexpected(expected, &mut self.problems);
         }
         residency

@@ -15,6 +15,8 @@ use tessera_core::Error;
 pub enum ResidencyChoice {
     /// On disk: they leave memory soon after they were used, and are the first to leave.
     OnDemand,
+    /// In the host's memory, also while they are used: a GPU reads them there, over the bus.
+    Direct,
     /// In memory for as long as there is room.
     #[default]
     Auto,
@@ -23,12 +25,13 @@ pub enum ResidencyChoice {
 }
 
 impl ResidencyChoice {
-    const ALL: [Self; 3] = [Self::OnDemand, Self::Auto, Self::Pinned];
+    const ALL: [Self; 4] = [Self::OnDemand, Self::Direct, Self::Auto, Self::Pinned];
 
     /// What users call it.
     pub fn name(self) -> &'static str {
         match self {
             Self::OnDemand => "on-demand",
+            Self::Direct => "direct",
             Self::Auto => "auto",
             Self::Pinned => "pinned",
         }
@@ -47,7 +50,9 @@ impl FromStr for ResidencyChoice {
     fn from_str(text: &str) -> Result<Self, Error> {
         let known = Self::ALL.into_iter().find(|choice| choice.name() == text);
         known.ok_or_else(|| {
-            Error::usage(format!("residency \"{text}\", expected auto, pinned or on-demand"))
+            Error::usage(format!(
+                "residency \"{text}\", expected auto, pinned, on-demand or direct"
+            ))
         })
     }
 }

@@ -111,10 +111,13 @@ impl SharedUnit {
 
 /// A name of what is computed and how: units that run in another way can't stand for each other.
 fn name_unit(key: &UnitId, settings: &UnitSettings) -> UnitId {
-    let UnitSettings { isolation, replicas: _, device: _, node: _, batching, residency: _ } =
-        settings;
+    let UnitSettings { isolation, replicas: _, device: _, node: _, batching, residency } = settings;
     let mut hasher = blake3::Hasher::new();
     hasher.update(key.0.as_bytes());
     hasher.update(format!("{isolation} {batching:?}").as_bytes());
+    // Others come and go as it is wanted; these are somewhere else, and are loaded so.
+    if *residency == ResidencyChoice::Direct {
+        hasher.update(b"direct");
+    }
     UnitId(hasher.finalize().to_hex().as_str()[..12].to_owned())
 }

@@ -14,6 +14,12 @@ pub fn is_device_shared(device: Device) -> bool {
     }
 }
 
+/// Bytes of a GPU's memory that are free, and all that there are.
+pub fn gpu_memory(number: u32) -> Result<(u64, u64)> {
+    let (free, all) = tessera_cuda::Gpu::open(number)?.memory_info()?;
+    Ok((free as u64, all as u64))
+}
+
 /// The tensor in the memory of a GPU: itself where it is there, or where it is of strings, which
 /// are nowhere but on the host; else a copy.
 pub fn to_gpu(number: u32, tensor: &Tensor) -> Result<Tensor> {

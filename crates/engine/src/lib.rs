@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use tessera_core::{DType, Device, Error, Result, Tensor, TensorMut};
 
-pub use cuda_device::{begin_gpu_span, is_device_shared, to_gpu};
+pub use cuda_device::{begin_gpu_span, gpu_memory, is_device_shared, to_gpu};
 pub use cuda_options::{ConvolutionSearch, CudaOptions};
 pub use device_weights::{DeviceWeights, DeviceWeightsStatus, WeightStay};
 pub use engine_choice::{EngineName, choose_engine};
@@ -65,6 +65,12 @@ pub struct LoadOptions {
     pub cuda: CudaOptions,
     /// Whether its weights may leave a GPU and come back, and how.
     pub weights: WeightLoading,
+    /// With direct host access: so many bytes of its weights are on the GPU at most, and all others
+    /// are read over the bus, too; `None` where tables are.
+    pub most_on_gpu: Option<u64>,
+    /// Whether the host's memory keeps the files of weights that may leave a GPU, also before they
+    /// do for the first time.
+    pub keeps_files: bool,
 }
 
 impl Default for LoadOptions {
@@ -75,6 +81,8 @@ impl Default for LoadOptions {
             cache: None,
             cuda: CudaOptions::default(),
             weights: WeightLoading::Once,
+            most_on_gpu: None,
+            keeps_files: true,
         }
     }
 }

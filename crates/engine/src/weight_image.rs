@@ -1,7 +1,7 @@
 //! A file with weights, as it is on a GPU while they are there.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tessera_core::{Fence, Result, lock};
@@ -33,8 +33,8 @@ pub(crate) struct WeightImage {
     queueing: Mutex<()>,
     /// Bytes per second at which they came last time; 0 where that is not known.
     copy_rate: AtomicU64,
-    /// Whether it is needed again.
-    comes_back: bool,
+    /// Whether it is needed again, as far as that is known.
+    comes_back: AtomicBool,
 }
 
 /// Tables that a GPU looks rows up in over the bus.
@@ -73,7 +73,7 @@ impl WeightImage {
             queued,
             queueing,
             copy_rate: AtomicU64::new(0),
-            comes_back,
+            comes_back: AtomicBool::new(comes_back),
         })
     }
 
@@ -122,7 +122,7 @@ impl WeightImage {
             .into_iter()
             .try_for_each(|part| self.bring_part(part, &mut copies))
             .and_then(|()| copies.wait_for_last());
-        if !self.comes_back {
+        if !self.comes_back.load(Ordering::Relaxed) {
             drop(lock(&self.registered).take());
             self.mapping.release_pages();
         }
@@ -231,6 +231,7 @@ impl WeightImage {
     /// Takes its memory away once it has come and is not used any more: after this event, or, where
     /// there is none, after all that is in the stream.
     pub(crate) fn leave_gpu(&self, last_use: Option<CudaEvent>) -> Result<()> {
+        self.comes_back.store(true, Ordering::Relaxed);
         let queued = self.queued.swap(self.parts.count(), Ordering::AcqRel);
         if let Some(last) = queued.checked_sub(1) {
             self.arrivals.wait_on_host(last)?;

@@ -50,7 +50,7 @@ pub use model_loader::{LoadedModel, ModelLoader};
 pub use model_run::{ExitPolicy, ExitTaken, RunResult};
 pub use permits::{CorePermit, CorePermits, MachineCorePermits};
 pub use program_source::ProgramSource;
-pub use residency::{WeightLimits, WeightPlace, WeightStatus, WeightUse};
+pub use residency::{GpuBudget, WeightLimits, WeightPlace, WeightStatus, WeightUse};
 pub use run_limits::RunLimits;
 pub use run_memory::RunMemory;
 pub use run_watch::RunWatch;

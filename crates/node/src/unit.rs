@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use tessera_core::{Device, Result, Tensor};
-use tessera_deploy::Unit;
+use tessera_deploy::{ResidencyChoice, Unit};
 use tessera_engine::{Engine, LoadOptions, WeightLoading};
 use tessera_tensormq::Wait;
 
@@ -31,8 +31,18 @@ impl LoadedUnit {
         let run_memory = Arc::clone(&resources.run_memory);
         let rooms = resources.weight_rooms.as_ref();
         let weights = rooms.map_or(WeightLoading::Once, |rooms| rooms.loading());
-        let options = LoadOptions { weights, ..options };
-        let blocks = Arc::new(UnitBlocks::fetch(engine, source, unit, options, run_memory)?);
+        let keeps_files = rooms.is_some_and(|rooms| rooms.keeps_files());
+        let options = LoadOptions { weights, keeps_files, ..options };
+        let most_on_gpu = match (unit.settings.device, unit.settings.residency) {
+            (Device::Cpu, _) => None,
+            (Device::Cuda(_), ResidencyChoice::Direct) => Some(0),
+            (Device::Cuda(_), _) => rooms.map(|rooms| rooms.budget()),
+        };
+        let mut blocks = UnitBlocks::fetch(engine, source, unit, options, run_memory)?;
+        if let Some(most) = most_on_gpu.filter(|&most| blocks.weight_bytes() as u64 > most) {
+            blocks.limit_on_gpu(most);
+        }
+        let blocks = Arc::new(blocks);
         let executor = load_executor(Arc::clone(&blocks), unit.settings.isolation, resources)?;
         Ok(Self { blocks, executor })
     }

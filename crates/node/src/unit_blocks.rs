@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use tessera_core::{ContentHash, DType, Device, Error, Result, Tensor, TensorMut, lock};
 use tessera_deploy::Unit;
-use tessera_engine::{Engine, EngineSession, LoadOptions, Program};
+use tessera_engine::{
+    CudaEngineSession, Engine, EngineSession, LoadOptions, Program, WeightLoading,
+};
 use tessera_graph::{Block, BlockGraph, RunForecast, TensorSource, fuse_blocks};
 use tessera_tensormq::Wait;
 
@@ -105,7 +107,7 @@ impl UnitBlocks {
     pub(crate) fn weight_parts(&self) -> Vec<WeightPart> {
         let part = |program: &Program| {
             let bytes = distinct_weight_bytes(std::iter::once(program.block())) as u64;
-            (program.key(), bytes)
+            (program.key(), self.most_on_gpu(program).map_or(bytes, |most| most.min(bytes)))
         };
         let parts: HashMap<ContentHash, u64> = self.programs.iter().map(part).collect();
         parts.into_iter().map(|(hash, bytes)| WeightPart { hash, bytes }).collect()
@@ -122,9 +124,28 @@ impl UnitBlocks {
         self.options.device
     }
 
-    /// Its engine, programs, and how they are loaded.
-    pub(crate) fn loading(&self) -> (&dyn Engine, &[Program], &LoadOptions) {
-        (&*self.engine, &self.programs, &self.options)
+    /// Has so many bytes of its weights be on a GPU at most; it reads all others over the bus.
+    pub(crate) fn limit_on_gpu(&mut self, most: u64) {
+        self.options.weights = WeightLoading::DirectHostAccess;
+        self.options.most_on_gpu = Some(most);
+    }
+
+    /// A session on a GPU for each block. What of the weights may be there they divide by their
+    /// sizes.
+    pub(crate) fn load_gpu_sessions(&self) -> Result<Vec<Box<dyn CudaEngineSession>>> {
+        let load = |program: &Program| {
+            let most_on_gpu = self.most_on_gpu(program);
+            let options = LoadOptions { most_on_gpu, ..self.options.clone() };
+            self.engine.load_cuda_program(program, &options)
+        };
+        self.programs.iter().map(load).collect()
+    }
+
+    fn most_on_gpu(&self, program: &Program) -> Option<u64> {
+        let most = self.options.most_on_gpu?;
+        let own = distinct_weight_bytes(std::iter::once(program.block()));
+        let share = own as f64 / self.weight_bytes().max(1) as f64;
+        Some((most as f64 * share) as u64)
     }
 
     /// A session for each block, for runs on so many threads.

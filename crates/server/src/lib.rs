@@ -72,6 +72,6 @@ pub use standalone::{
 pub use telemetry::TelemetryConfig;
 pub use tessera_gateway::{LogControl, RegionRules};
 pub use tessera_http::WebAccess;
-pub use tessera_node::{RunLimits, WeightLimits};
+pub use tessera_node::{GpuBudget, RunLimits, WeightLimits};
 pub use tls::TlsFiles;
 pub use transport::{NetworkConfig, TransportConfig, TransportPart};

@@ -23,7 +23,7 @@ use tessera_plan::residency::eviction::{
     simulate_eviction,
 };
 use tessera_report::{format_bytes, output};
-use tessera_server::WeightLimits;
+use tessera_server::{GpuBudget, WeightLimits};
 
 use super::BenchCold;
 use super::cold_site::{ColdClient, ColdSite};
@@ -162,9 +162,12 @@ struct InstancesPoint {
 pub(super) fn bench_instances(arguments: &BenchCold) -> Result<()> {
     let options = &arguments.instances;
     let Some(InstanceCounts(counts)) = &options.instances else { return Ok(()) };
-    let rate = arguments.rate.unwrap_or(REQUEST_RATE);
-    if !rate.is_finite() || rate <= 0.0 {
-        return Err(Error::usage(format!("--rate {rate}, expected requests a second above 0")));
+    let rates = match &arguments.rate[..] {
+        [] => &[REQUEST_RATE],
+        named => named,
+    };
+    if let Some(wrong) = rates.iter().find(|rate| !rate.is_finite() || **rate <= 0.0) {
+        return Err(Error::usage(format!("--rate {wrong}, expected requests a second above 0")));
     }
     if let Some(file) = &options.trace {
         // What is wrong with it is told before anything is made.
@@ -193,11 +196,13 @@ pub(super) fn bench_instances(arguments: &BenchCold) -> Result<()> {
             let limits = match arguments.engine.device {
                 Device::Cpu => WeightLimits { host: Some(memory_bytes), ..WeightLimits::default() },
                 Device::Cuda(_) => {
-                    WeightLimits { gpu: Some(memory_bytes), ..WeightLimits::default() }
+                    let gpu = GpuBudget::Bytes(memory_bytes);
+                    WeightLimits { gpu, ..WeightLimits::default() }
                 }
             };
             let limits = WeightLimits { eviction: policy, loading: strategy, ..limits };
-            let points = measure_series(arguments, counts, &stored, limits)?;
+            let load = OfferedLoad { counts, rates };
+            let points = measure_series(arguments, load, &stored, limits, memory_bytes)?;
             let policy = policy.name().to_owned();
             series.push(InstancesSeries { strategy: strategy.to_string(), policy, points });
         }
@@ -224,31 +229,36 @@ fn print_report(report: &InstancesReport) -> Result<()> {
         format_bytes(report.memory_bytes)
     ))?;
     for series in &report.series {
+        let how = format!("{}, {}", series.strategy, series.policy);
         for point in &series.points {
-            let cold = point.cold_ms.map_or_else(|| "–".to_owned(), |cold| format!("{cold:.2} ms"));
-            let simulated = point.simulated_cold_share;
-            let simulated = simulated
-                .map_or_else(String::new, |share| format!(" ({:.1}% simulated)", share * 100.0));
-            output::print_line(&format!(
-                "{}, {}, {} instances: warm {:.2} ms, cold {cold}; {} requests at {:.0}/s: {:.2} ms, \
-                 p99 {:.2} ms, {:.1}% within {} ms; {:.1}% cold{simulated}; {} failed, {} wrong",
-                series.strategy,
-                series.policy,
-                point.instances,
-                point.warm_ms,
-                point.requests,
-                point.requests_per_second,
-                point.median_ms,
-                point.p99_ms,
-                point.goodput * 100.0,
-                report.objective_ms,
-                point.cold_share * 100.0,
-                point.failed,
-                point.wrong
-            ))?;
+            output::print_line(&point.line(&how, report.objective_ms))?;
         }
     }
     Ok(())
+}
+
+impl InstancesPoint {
+    fn line(&self, how: &str, objective_ms: f64) -> String {
+        let cold = self.cold_ms.map_or_else(|| "–".to_owned(), |cold| format!("{cold:.2} ms"));
+        let simulated = self.simulated_cold_share;
+        let simulated = simulated
+            .map_or_else(String::new, |share| format!(" ({:.1}% simulated)", share * 100.0));
+        format!(
+            "{how}, {} instances: warm {:.2} ms, cold {cold}; {} requests at {:.0}/s: {:.2} ms, \
+             p99 {:.2} ms, {:.1}% within {objective_ms} ms; {:.1}% cold{simulated}; {} failed, {} \
+             wrong",
+            self.instances,
+            self.warm_ms,
+            self.requests,
+            self.requests_per_second,
+            self.median_ms,
+            self.p99_ms,
+            self.goodput * 100.0,
+            self.cold_share * 100.0,
+            self.failed,
+            self.wrong
+        )
+    }
 }
 
 /// Who is asked, and what for.
@@ -259,11 +269,19 @@ struct AskedInstance {
     expected: Vec<Vec<u8>>,
 }
 
+/// What is asked for: so many instances, and each of them at so many requests a second.
+#[derive(Clone, Copy)]
+struct OfferedLoad<'a> {
+    counts: &'a [usize],
+    rates: &'a [f64],
+}
+
 fn measure_series(
     arguments: &BenchCold,
-    counts: &[usize],
+    OfferedLoad { counts, rates }: OfferedLoad<'_>,
     stored: &StoredInstances,
     limits: WeightLimits,
+    memory_bytes: u64,
 ) -> Result<Vec<InstancesPoint>> {
     let what = format!("{}, {}", limits.loading, limits.eviction.name());
     let working = output::spinner(format!("{what}: starting {} instances", stored.names.len()));
@@ -277,8 +295,13 @@ fn measure_series(
             working.set_message(format!("{what}: warming up {} of {count}", number + 1));
             asked.push(Rc::new(warm_up_instance(&site, stored, number)?));
         }
-        working.set_message(format!("{what}: {count} instances"));
-        points.push(measure_point(arguments, &site, &asked, &stored.weight_bytes, limits)?);
+        for &rate in rates {
+            working.set_message(format!("{what}: {count} instances, {rate} requests a second"));
+            let load = PointLoad { rate, policy: limits.eviction, memory_bytes };
+            let point = measure_point(arguments, &site, &asked, &stored.weight_bytes, load)?;
+            output::print_notice(&point.line(&what, arguments.instances.objective));
+            points.push(point);
+        }
     }
     working.finish_and_clear();
     Ok(points)
@@ -296,29 +319,58 @@ fn warm_up_instance(
     Ok(AskedInstance { name, client, expected })
 }
 
-/// Of one request after the other.
+/// Requests one after the other.
+#[derive(Default)]
 struct TimedApart {
-    warm: Vec<Duration>,
-    cold: Vec<Duration>,
+    /// Those whose weights are there, and those whose are not, with the instance's number.
+    warm: Vec<(usize, Duration)>,
+    cold: Vec<(usize, Duration)>,
     wrong: usize,
 }
 
 /// Asks instances one after the other: what was not asked for longest is not there, where anything
 /// is not.
 fn ask_apart(site: &ColdSite, asked: &[Rc<AskedInstance>]) -> Result<TimedApart> {
-    let mut timed = TimedApart { warm: Vec::new(), cold: Vec::new(), wrong: 0 };
-    for instance in asked.iter().take(MOST_ASKED_APART) {
+    let mut timed = TimedApart::default();
+    for (number, instance) in asked.iter().take(MOST_ASKED_APART).enumerate() {
         let (loads, _, _) = site.loads_so_far();
         let first = site.ask(&instance.client, &instance.name)?;
         let was_cold = site.loads_so_far().0 > loads;
         let second = site.ask(&instance.client, &instance.name)?;
         timed.wrong += usize::from(first.outputs != instance.expected);
-        timed.warm.push(second.took);
+        timed.warm.push((number, second.took));
         if was_cold {
-            timed.cold.push(first.took);
+            timed.cold.push((number, first.took));
         }
     }
     Ok(timed)
+}
+
+/// The one in the middle, of instances whose number divided by `models` leaves this.
+fn median_ms(times: &[(usize, Duration)], models: usize, model: usize) -> Option<f64> {
+    let own = times.iter().filter(|(number, _)| number % models == model);
+    let own: Vec<Duration> = own.map(|(_, time)| *time).collect();
+    LatencySummary::from_times(&own).map(|summary| summary.median_ms)
+}
+
+impl TimedApart {
+    /// How much longer a cold request takes of each of so many models, which instances take turns
+    /// in.
+    fn reloads_ms(&self, models: usize) -> Vec<f64> {
+        let reload = |model| {
+            let cold = median_ms(&self.cold, models, model)?;
+            Some((cold - median_ms(&self.warm, models, model)?).max(0.0))
+        };
+        (0..models).map(|model| reload(model).unwrap_or_default()).collect()
+    }
+}
+
+/// What instances are asked at, and with what memory.
+#[derive(Clone, Copy)]
+struct PointLoad {
+    rate: f64,
+    policy: EvictionPolicy,
+    memory_bytes: u64,
 }
 
 fn measure_point(
@@ -326,22 +378,20 @@ fn measure_point(
     site: &ColdSite,
     asked: &[Rc<AskedInstance>],
     weight_bytes: &[u64],
-    limits: WeightLimits,
+    load: PointLoad,
 ) -> Result<InstancesPoint> {
-    let policy = limits.eviction;
-    let memory_bytes = limits.gpu.or(limits.host).unwrap_or(u64::MAX);
     let options = &arguments.instances;
     let apart = ask_apart(site, asked)?;
-    let warm = LatencySummary::from_times(&apart.warm).map_or(f64::NAN, |warm| warm.median_ms);
-    let cold = LatencySummary::from_times(&apart.cold).map(|cold| cold.median_ms);
-    let reload_ms = cold.map_or(0.0, |cold| cold - warm);
-    let problem = eviction_problem(arguments, weight_bytes, asked, (memory_bytes, reload_ms));
+    let warm = median_ms(&apart.warm, 1, 0).unwrap_or(f64::NAN);
+    let cold = median_ms(&apart.cold, 1, 0);
+    let models = arguments.model.len().max(1);
+    let problem = eviction_problem(load, weight_bytes, asked, &apart.reloads_ms(models));
     let requests = requests_for(arguments, &problem)?;
     // One that is larger than the memory is more than is simulated, and so are common parts.
     let fits = problem.instances.iter().all(|one| one.bytes <= problem.memory_bytes);
     let is_alone = options.shared_stages.is_none() && fits;
     let simulated =
-        is_alone.then(|| simulate_cold_share(&problem, policy, &requests)).transpose()?;
+        is_alone.then(|| simulate_cold_share(&problem, load.policy, &requests)).transpose()?;
     let (loads_before, _, _) = site.loads_so_far();
     let answers = ask_as_they_come(site, asked, &requests)?;
     let (loads, _, _) = site.loads_so_far();
@@ -381,23 +431,25 @@ fn requests_for(arguments: &BenchCold, problem: &EvictionProblem) -> Result<Vec<
 
 /// These instances and this memory, as the planner simulates them.
 fn eviction_problem(
-    arguments: &BenchCold,
+    load: PointLoad,
     weight_bytes: &[u64],
     asked: &[Rc<AskedInstance>],
-    (memory_bytes, reload_ms): (u64, f64),
+    reloads_ms: &[f64],
 ) -> EvictionProblem {
-    let rate_per_second = arguments.rate.unwrap_or(REQUEST_RATE) / asked.len() as f64;
-    let instance = |(asked, bytes): (&Rc<AskedInstance>, &u64)| EvictionInstance {
-        name: asked.name.clone(),
-        bytes: *bytes as f64,
-        reload_ms: reload_ms.max(0.0),
-        rate_per_second,
-        resident: false,
-        pinned: false,
-    };
+    let rate_per_second = load.rate / asked.len() as f64;
+    let reloads = reloads_ms.iter().cycle();
+    let instance =
+        |((asked, bytes), reload): ((&Rc<AskedInstance>, &u64), &f64)| EvictionInstance {
+            name: asked.name.clone(),
+            bytes: *bytes as f64,
+            reload_ms: *reload,
+            rate_per_second,
+            resident: false,
+            pinned: false,
+        };
     EvictionProblem {
-        memory_bytes: memory_bytes as f64,
-        instances: asked.iter().zip(weight_bytes).map(instance).collect(),
+        memory_bytes: load.memory_bytes as f64,
+        instances: asked.iter().zip(weight_bytes).zip(reloads).map(instance).collect(),
         requests: Vec::new(),
     }
 }

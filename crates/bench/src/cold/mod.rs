@@ -23,7 +23,7 @@ use tessera_plan::residency::eviction::EvictionPolicy;
 use tessera_report::{format_bytes, output};
 use tessera_repository::unfinished_files::temporary_folder;
 use tessera_repository::{ModelFile, Repository};
-use tessera_server::WeightLimits;
+use tessera_server::{GpuBudget, WeightLimits};
 use tessera_zoo::{Architecture, BatchSize, Recipe, random_inputs};
 
 use crate::zoo_file;
@@ -55,9 +55,9 @@ pub struct BenchCold {
     #[arg(long, default_value_t = 40)]
     pub(crate) rounds: usize,
     /// Cold starts a second beside a task that stays, 0 for none [default: 20]; with --instances
-    /// requests a second [default: 100]
-    #[arg(long)]
-    pub(crate) rate: Option<f64>,
+    /// requests a second, several apart by commas [default: 100]
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) rate: Vec<f64>,
     /// Seconds for which that task is asked alone, and as long beside cold starts
     #[arg(long, default_value_t = 5.0)]
     pub(crate) seconds: f64,
@@ -76,7 +76,7 @@ impl BenchCold {
     }
 
     fn rate(&self) -> f64 {
-        self.rate.unwrap_or(20.0)
+        self.rate.first().copied().unwrap_or(20.0)
     }
 
     /// The models that the user names, or these.
@@ -149,6 +149,9 @@ struct HotBesideCold {
 pub(crate) fn bench_cold(arguments: &BenchCold) -> Result<()> {
     if arguments.instances.is_wanted() {
         return instances::bench_instances(arguments);
+    }
+    if arguments.rate.len() > 1 {
+        return Err(Error::usage("several rates are for --instances alone"));
     }
     let device = arguments.engine.device;
     let bus = match device {
@@ -258,7 +261,10 @@ fn start_site(
     let budget = Some(bytes * (10 * tasks.len() as u64 - 1) / 10);
     let limits = match arguments.engine.device {
         Device::Cpu => WeightLimits { host: budget, ..WeightLimits::default() },
-        Device::Cuda(_) => WeightLimits { gpu: budget, ..WeightLimits::default() },
+        Device::Cuda(_) => {
+            let gpu = budget.map_or(GpuBudget::Unbounded, GpuBudget::Bytes);
+            WeightLimits { gpu, ..WeightLimits::default() }
+        }
     };
     let eviction = EvictionPolicy::LeastRecentlyUsed;
     let limits = WeightLimits { eviction, loading: strategy, ..limits };

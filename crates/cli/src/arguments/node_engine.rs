@@ -9,7 +9,7 @@ use tessera_command::{CudaArguments, parse_byte_size, parse_engine};
 use tessera_core::{Error, Result};
 use tessera_engine::{CudaOptions, EngineName, WeightLoading};
 use tessera_plan::residency::eviction::EvictionPolicy;
-use tessera_server::{NodeConfig, RunLimits, WeightLimits};
+use tessera_server::{GpuBudget, NodeConfig, RunLimits, WeightLimits};
 
 fn parse_eviction(name: &str) -> Result<EvictionPolicy> {
     match EvictionPolicy::from_name(name)? {
@@ -18,6 +18,13 @@ fn parse_eviction(name: &str) -> Result<EvictionPolicy> {
              reload-cost or least-recently-used",
         )),
         policy => Ok(policy),
+    }
+}
+
+fn parse_gpu_budget(text: &str) -> Result<GpuBudget> {
+    match text {
+        "unlimited" => Ok(GpuBudget::Unbounded),
+        size => parse_byte_size(size).map(GpuBudget::Bytes),
     }
 }
 
@@ -52,10 +59,10 @@ pub(crate) struct NodeArguments {
     /// loaded, what is not leaves [default: as much as they need]
     #[arg(long, visible_alias = "memory", value_name = "SIZE", value_parser = parse_byte_size)]
     pub(crate) host_memory: Option<u64>,
-    /// Memory of each GPU that the weights of units on threads may take: the same, at the speed of
-    /// the bus [default: as much as they need]
-    #[arg(long, value_name = "SIZE", value_parser = parse_byte_size)]
-    pub(crate) gpu_memory: Option<u64>,
+    /// Memory of each GPU that the weights of units on threads may take, or unlimited: the same, at
+    /// the speed of the bus [default: all that is free at the start but a tenth of the GPU's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_gpu_budget)]
+    pub(crate) gpu_memory: Option<GpuBudget>,
     /// Whose weights leave where there is no room: reload-cost or least-recently-used
     #[arg(long, value_name = "POLICY", default_value = "reload-cost", value_parser = parse_eviction)]
     pub(crate) eviction: EvictionPolicy,
@@ -80,7 +87,7 @@ impl NodeArguments {
             first_start: 1,
             weight_limits: WeightLimits {
                 host: self.host_memory,
-                gpu: self.gpu_memory,
+                gpu: self.gpu_memory.unwrap_or(GpuBudget::AllButMargin),
                 eviction: self.eviction,
                 loading: self.loading,
             },

@@ -264,9 +264,10 @@ const WEIGHT_PLACES: [&str; 6] = ["disk", "waiting", "loading", "memory", "leavi
 
 fn residency_schema() -> Value {
     with_description(
-        one_of(&["auto", "pinned", "on-demand"]),
+        one_of(&["auto", "pinned", "on-demand", "direct"]),
         "Where weights are while nobody uses them, where memory for them is bounded: in memory \
-         while there is room, in memory whatever others need, or on disk.",
+         while there is room, in memory whatever others need, or on disk; or, also while they are \
+         used, in the host's memory, which a GPU reads over the bus.",
     )
 }
 

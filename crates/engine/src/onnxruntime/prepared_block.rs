@@ -84,7 +84,7 @@ impl PreparedBlock {
         let machine = match on {
             ExecutionTarget::Cpu => cpu_fingerprint().to_owned(),
             // With its weights in the order of their parts.
-            ExecutionTarget::Cuda(settings, layout) => format!("{settings}-{}", layout.name()),
+            ExecutionTarget::Cuda(settings, layout) => format!("{settings}-{layout}"),
         };
         let name = format!("{}-{version}-{machine}", program.key());
         let kept = cache.join(name);

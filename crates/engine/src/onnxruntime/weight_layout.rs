@@ -1,13 +1,14 @@
 //! The parts in which weights come to a GPU: what is small at first and at once, and then groups in
 //! the order in which a run uses them, for each of which it waits where it uses it first. Tables
 //! that runs look some rows up in may be apart from these, at the end of the file: they stay in the
-//! host's memory.
+//! host's memory. So do others where the GPU's is to have no more than so many bytes.
 //!
 //! A run waits in operators of ours ([`WAIT_DOMAIN`]) that hand a weight on as it is. Whoever uses
 //! the weight takes it from there, so that nobody can be before it. Such an operator also takes
 //! what its user computes with: without that it would be run long before, and all waits with it.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 
 use tessera_graph::onnx::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
@@ -16,6 +17,7 @@ use tessera_graph::onnx::{
 
 use super::external_weights::is_external;
 use crate::weight_parts::WeightParts;
+use crate::{LoadOptions, WeightLoading};
 
 /// Where the operators that wait belong; their names are those of element types.
 pub(super) const WAIT_DOMAIN: &str = "tessera.weights";
@@ -40,20 +42,34 @@ pub(super) const AWAITED_TYPES: [i32; 12] = [1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13
 const LEAST_TABLE: usize = 2 << 20;
 
 /// How a file has weights for a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WeightLayout {
     /// In the order in which a run needs them.
     InParts,
     /// The same with tables behind the others.
     TablesApart,
+    /// The same with so many of the others behind these that no more than some bytes are before.
+    AtMost(u64),
 }
 
 impl WeightLayout {
+    /// The one for weights that are loaded so.
+    pub(super) fn of_options(options: &LoadOptions) -> Self {
+        match (options.weights, options.most_on_gpu) {
+            (WeightLoading::DirectHostAccess, Some(bytes)) => Self::AtMost(bytes),
+            (WeightLoading::DirectHostAccess, None) => Self::TablesApart,
+            _ => Self::InParts,
+        }
+    }
+}
+
+impl fmt::Display for WeightLayout {
     /// How it is called in names of files.
-    pub(super) fn name(self) -> &'static str {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InParts => "parts",
-            Self::TablesApart => "tables",
+            Self::InParts => to.write_str("parts"),
+            Self::TablesApart => to.write_str("tables"),
+            Self::AtMost(bytes) => write!(to, "most{bytes}"),
         }
     }
 }
@@ -71,7 +87,7 @@ pub(super) enum WeightPlace {
     /// A run waits for it where it uses it.
     Awaited,
     /// It stays in the host's memory.
-    Table,
+    OnHost,
 }
 
 /// The places of weights that are not there at first.
@@ -79,15 +95,54 @@ pub(super) fn place_weights(
     graph: &GraphProto,
     layout: WeightLayout,
 ) -> HashMap<String, WeightPlace> {
-    let tables = match layout {
+    let awaited = awaited_weights(graph);
+    let mut on_host = match layout {
         WeightLayout::InParts => HashSet::new(),
-        WeightLayout::TablesApart => lookup_tables(graph),
+        WeightLayout::TablesApart | WeightLayout::AtMost(_) => lookup_tables(graph),
     };
+    if let WeightLayout::AtMost(bytes) = layout {
+        let most = usize::try_from(bytes).unwrap_or(usize::MAX);
+        add_until_others_fit(graph, most, &awaited, &mut on_host);
+    }
     let place = |name: String| {
-        let is_table = tables.contains(&name);
-        (name, if is_table { WeightPlace::Table } else { WeightPlace::Awaited })
+        let is_on_host = on_host.contains(&name);
+        (name, if is_on_host { WeightPlace::OnHost } else { WeightPlace::Awaited })
     };
-    awaited_weights(graph).into_iter().map(place).collect()
+    awaited.into_iter().map(place).collect()
+}
+
+/// Adds weights to those on the host until all others take so many bytes at most, or until none is
+/// left that may be there.
+///
+/// Those of convolutions come first, which are about as quick over the bus as from memory behind a
+/// copy; then those that come last, by when all copies are under way.
+fn add_until_others_fit(
+    graph: &GraphProto,
+    most: usize,
+    awaited: &HashSet<String>,
+    on_host: &mut HashSet<String>,
+) {
+    let mut last_use: HashMap<&str, (bool, usize)> = HashMap::new();
+    for (number, node) in graph.node.iter().enumerate() {
+        let is_convolution = node.op_type().ends_with("Conv");
+        for name in &node.input {
+            let (only_convolutions, _) = last_use.get(name.as_str()).copied().unwrap_or((true, 0));
+            last_use.insert(name, (only_convolutions && is_convolution, number));
+        }
+    }
+    let is_left = |tensor: &&TensorProto| is_external(tensor) && !on_host.contains(tensor.name());
+    let left: Vec<&TensorProto> = graph.initializer.iter().filter(is_left).collect();
+    let bytes_of = |tensor: &TensorProto| external_number(tensor, "length");
+    let mut bytes: usize = left.iter().map(|tensor| bytes_of(tensor)).sum();
+    let mut movable: Vec<&TensorProto> =
+        left.into_iter().filter(|tensor| awaited.contains(tensor.name())).collect();
+    movable.sort_by_key(|tensor| last_use.get(tensor.name()).copied().unwrap_or_default());
+    while bytes > most
+        && let Some(tensor) = movable.pop()
+    {
+        bytes -= bytes_of(tensor);
+        on_host.insert(tensor.name().to_owned());
+    }
 }
 
 /// Weights of which nodes look rows up, and do nothing else with them.
@@ -351,13 +406,42 @@ mod tests {
         let weights = [("own", MEGABYTES), ("tied", 4 * MEGABYTES), ("table", 3 * MEGABYTES)];
         let (mut model, len) = model(nodes, &weights);
         let places = place_weights(model.graph.as_ref().unwrap(), WeightLayout::TablesApart);
-        assert_eq!(places["table"], WeightPlace::Table);
+        assert_eq!(places["table"], WeightPlace::OnHost);
         assert_eq!(places["tied"], WeightPlace::Awaited, "it is multiplied by, too");
         let parts = wait_for_parts(&mut model, WeightLayout::TablesApart, len);
         assert_eq!(parts.count(), 3);
         assert_eq!(parts.tables(), 5 * MEGABYTES..len);
         let nodes = model.graph.unwrap().node;
         assert!(nodes.iter().all(|node| node.input[0] != "table" || node.op_type() == "Gather"));
+    }
+
+    #[test]
+    fn what_does_not_fit_stays_on_the_host_convolutions_first() {
+        let mut lookup = node(&["table", "x"], "rows");
+        lookup.op_type = Some("Gather".to_owned());
+        let mut convolution = node(&["rows", "filter"], "a");
+        convolution.op_type = Some("Conv".to_owned());
+        let nodes =
+            vec![lookup, convolution, node(&["a", "first"], "b"), node(&["b", "last"], "c")];
+        let weights = [
+            ("first", 4 * MEGABYTES),
+            ("last", 3 * MEGABYTES),
+            ("filter", 2 * MEGABYTES),
+            ("table", 5 * MEGABYTES),
+        ];
+        let (model, _) = model(nodes, &weights);
+        let on_host = |most: usize| {
+            let layout = WeightLayout::AtMost((most * MEGABYTES) as u64);
+            let places = place_weights(model.graph.as_ref().unwrap(), layout);
+            let found = places.into_iter().filter(|(_, place)| *place == WeightPlace::OnHost);
+            let mut names: Vec<String> = found.map(|(name, _)| name).collect();
+            names.sort_unstable();
+            names.join(" ")
+        };
+        assert_eq!(on_host(100), "table");
+        assert_eq!(on_host(8), "filter table");
+        assert_eq!(on_host(6), "filter last table");
+        assert_eq!(on_host(0), "filter first last table");
     }
 
     #[test]

@@ -219,6 +219,14 @@ impl Executor for CpuExecutor {
         Ok(self.permits.acquire_permit(since)?.with_weights(weights))
     }
 
+    fn prefetch_weights(&self, deadline: Option<Deadline>) {
+        self.weights.prefetch(deadline);
+    }
+
+    fn weights_leave(&self) -> bool {
+        self.weights.may_leave()
+    }
+
     fn run_batch<'a>(
         &'a self,
         run: &BatchRun<'_>,

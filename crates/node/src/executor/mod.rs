@@ -40,6 +40,14 @@ pub(crate) trait Executor: Send + Sync {
     /// clock: older ones come first. At `deadline` nobody waits for it any more.
     fn acquire_permit(&self, since: u64, deadline: Option<Deadline>) -> Result<CorePermit>;
 
+    /// Has its weights come, where they are not there: requests come soon.
+    fn prefetch_weights(&self, _: Option<Deadline>) {}
+
+    /// Whether weights come and go.
+    fn weights_leave(&self) -> bool {
+        false
+    }
+
     /// Runs a batch.
     fn run_batch<'a>(
         &'a self,

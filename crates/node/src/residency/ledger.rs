@@ -165,6 +165,20 @@ impl ResidencyLedger {
         }
     }
 
+    /// How long those take, as far as that is known, who would come before one that wants room by a
+    /// deadline from now on: who loads, and who waits with an earlier one.
+    pub(super) fn time_of_others_before(&self, deadline: u64) -> Duration {
+        let rate = self.bytes_per_second();
+        let loading = self.holders.iter().flatten().filter_map(|holder| {
+            let since = self.now.saturating_sub(holder.place_since);
+            let is_loading = holder.status.place == WeightPlace::Loading;
+            is_loading.then(|| holder.reload_time(rate).saturating_sub(since))
+        });
+        let before = self.waiting.iter().take_while(|((due, _), _)| *due <= deadline);
+        let waiting = before.filter_map(|(_, (number, _))| self.holders.get(*number)?.as_ref());
+        loading.chain(waiting.map(|holder| holder.reload_time(rate))).sum()
+    }
+
     /// An instance whose weights are on disk wants room for them by a deadline.
     pub(super) fn wish_room(
         &mut self,

@@ -292,3 +292,27 @@ fn where_all_are_asked_for_who_came_last_stays() {
     milliseconds(&mut books, 4000);
     assert_eq!(books.wish(ants, 0), ["bees leaves"]);
 }
+
+#[test]
+fn it_is_known_how_long_others_load_who_come_first() {
+    let mut books = Books::new(1000, LRU);
+    let [ants, bees, cats] = ["ants", "bees", "cats"].map(|name| books.auto(name, 40));
+    let before = |books: &Books, deadline| books.ledger.time_of_others_before(deadline).as_millis();
+    for number in [ants, bees, cats] {
+        for _ in 0..2 {
+            books.wish(number, 0);
+            books.loaded(number, 10);
+            books.left(number);
+        }
+    }
+    assert_eq!(before(&books, 50), 0);
+    assert_eq!(books.at(1).wish(ants, 60), ["ants loads"]);
+    assert_eq!(books.wish(bees, 60), [""; 0]);
+    assert_eq!(books.wish(cats, 80), [""; 0]);
+    // Whose deadline is before theirs waits for who loads, and nobody else.
+    assert_eq!(before(&books, 50), 10);
+    assert_eq!(before(&books, 70), 20);
+    assert_eq!(before(&books, 80), 30);
+    books.ledger.set_time(Duration::from_millis(1008));
+    assert_eq!(before(&books, 50), 2);
+}

@@ -20,12 +20,23 @@ pub(crate) trait WeightRooms: Send + Sync {
 
     /// How weights come there.
     fn loading(&self) -> WeightLoading;
+
+    /// Bytes that all of them may take.
+    fn budget(&self) -> u64;
+
+    /// Whether memory of the host keeps their files, also before they leave for the first time.
+    fn keeps_files(&self) -> bool;
 }
 
 /// Room for the weights of one instance, given back when dropped.
 pub(crate) trait WeightRoom: Send + Sync {
     /// They are used, or are to be.
     fn note_use(&self);
+
+    /// How long others take, as far as that is known, who come before.
+    fn time_of_others_before(&self, _: Deadline) -> Duration {
+        Duration::ZERO
+    }
 
     /// Waits until there is room to load them.
     fn wait_for_room(&self, deadline: Option<Deadline>) -> Result<()>;
@@ -43,13 +54,20 @@ pub(crate) struct WeightManager {
     made: Instant,
     /// How weights come.
     loading: WeightLoading,
+    /// Whether it is likely that they leave and come back.
+    keeps_files: bool,
 }
 
 impl WeightManager {
     /// So many bytes to give out.
-    pub(crate) fn new(budget: u64, policy: EvictionPolicy, loading: WeightLoading) -> Self {
+    pub(crate) fn new(
+        budget: u64,
+        policy: EvictionPolicy,
+        loading: WeightLoading,
+        keeps_files: bool,
+    ) -> Self {
         let ledger = Mutex::new(ResidencyLedger::new(budget, policy));
-        Self { ledger, made: Instant::now(), loading }
+        Self { ledger, made: Instant::now(), loading, keeps_files }
     }
 
     /// What there is, and who has it.
@@ -122,6 +140,10 @@ impl WeightRoom for ManagedRoom {
         self.manager.lock_ledger().note_use(self.number);
     }
 
+    fn time_of_others_before(&self, deadline: Deadline) -> Duration {
+        self.manager.lock_ledger().time_of_others_before(queue_order(Some(deadline)))
+    }
+
     fn wait_for_room(&self, deadline: Option<Deadline>) -> Result<()> {
         let (given, is_given) = mpsc::sync_channel(1);
         let give = move || {
@@ -165,5 +187,13 @@ impl WeightRooms for InstanceWeightRooms {
 
     fn loading(&self) -> WeightLoading {
         self.manager.loading
+    }
+
+    fn budget(&self) -> u64 {
+        lock(&self.manager.ledger).budget()
+    }
+
+    fn keeps_files(&self) -> bool {
+        self.manager.keeps_files
     }
 }

@@ -13,6 +13,7 @@ mod unit_weights;
 mod weight_managers;
 
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use tessera_core::{ContentHash, Error};
 use tessera_tensormq::Deadline;
@@ -23,8 +24,8 @@ pub(crate) use manager::{
 pub(crate) use process_weights::{ProcessWeightRooms, ProcessWeights};
 pub use status::{WeightPlace, WeightStatus, WeightUse};
 pub(crate) use unit_weights::{UnitWeights, WeightHolder, WeightLease};
-pub use weight_managers::WeightLimits;
 pub(crate) use weight_managers::WeightManagers;
+pub use weight_managers::{GpuBudget, WeightLimits};
 
 /// Weights that are loaded as one, and shared by all in a process that have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,14 @@ fn receive_by<T>(receiver: &Receiver<T>, deadline: Option<Deadline>) -> Option<T
 /// Who has the smallest is served first: the deadline, by the host's clock.
 fn queue_order(deadline: Option<Deadline>) -> u64 {
     deadline.map_or(u64::MAX, Deadline::nanoseconds)
+}
+
+fn no_room_before_others(time: Duration) -> Error {
+    Error::timed_out(format!(
+        "its weights would not be there in time: those of others come first, for {} ms \
+         (--host-memory, --gpu-memory)",
+        time.as_millis()
+    ))
 }
 
 fn no_room_in_time() -> Error {

@@ -72,6 +72,14 @@ impl WeightRooms for ProcessWeightRooms {
     fn loading(&self) -> WeightLoading {
         WeightLoading::LoadThenRun
     }
+
+    fn budget(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn keeps_files(&self) -> bool {
+        false
+    }
 }
 
 struct ProcessRoom(Arc<ProcessWeights>);

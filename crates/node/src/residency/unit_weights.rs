@@ -7,7 +7,7 @@ use tessera_core::{Error, Result, lock};
 use tessera_tensormq::Deadline;
 
 use super::manager::{WeightRoom, WeightRooms};
-use super::{WeightPart, WeightPlace};
+use super::{WeightPart, WeightPlace, no_room_before_others};
 
 /// What has weights in memory, or not.
 pub(crate) trait WeightHolder: Send + Sync {
@@ -79,6 +79,11 @@ impl<H: WeightHolder + 'static> UnitWeights<H> {
         Ok(weights)
     }
 
+    /// Whether they come and go.
+    pub(crate) fn may_leave(&self) -> bool {
+        self.room.is_some()
+    }
+
     pub(crate) fn holder(&self) -> &H {
         &self.holder
     }
@@ -86,10 +91,16 @@ impl<H: WeightHolder + 'static> UnitWeights<H> {
     /// Has the weights be in memory for as long as the lease is held. Waits for room and for a load
     /// until the deadline.
     pub(crate) fn take_lease(self: &Arc<Self>, deadline: Option<Deadline>) -> Result<WeightLease> {
+        if let Some(room) = &self.room {
+            room.note_use();
+        }
+        self.take_uncounted_lease(deadline)
+    }
+
+    fn take_uncounted_lease(self: &Arc<Self>, deadline: Option<Deadline>) -> Result<WeightLease> {
         let Some(room) = &self.room else {
             return Ok(WeightLease { _weights: None, waited: Duration::ZERO });
         };
-        room.note_use();
         let mut state = lock(&self.state);
         let start = Instant::now();
         loop {
@@ -126,7 +137,33 @@ impl<H: WeightHolder + 'static> UnitWeights<H> {
         Ok(WeightLease { _weights: Some(LeasedWeights(held)), waited: start.elapsed() })
     }
 
+    /// Has the weights come while something else goes on that is to be followed by a run of them,
+    /// where they are not there.
+    pub(crate) fn prefetch(self: &Arc<Self>, deadline: Option<Deadline>) {
+        if self.room.is_none() || lock(&self.state).place != WeightPlace::Disk {
+            return;
+        }
+        let own = Arc::clone(self);
+        let load = move || {
+            if let Err(error) = own.take_uncounted_lease(deadline) {
+                // The run that needs them asks again, and is told.
+                tracing::debug!(%error, "weights were not brought ahead");
+            }
+        };
+        let spawned = std::thread::Builder::new().name("prefetch".to_owned()).spawn(load);
+        if let Err(error) = spawned {
+            tracing::debug!(%error, "weights are not brought ahead");
+        }
+    }
+
     fn load_into_room(&self, room: &dyn WeightRoom, deadline: Option<Deadline>) -> Result<()> {
+        if let Some(deadline) = deadline {
+            // Whoever has to wait for longer than that is told at once.
+            let others = room.time_of_others_before(deadline);
+            if others > deadline.remaining() {
+                return Err(no_room_before_others(others));
+            }
+        }
         room.wait_for_room(deadline)?;
         let start = Instant::now();
         match self.holder.load_weights() {
@@ -195,5 +232,68 @@ struct LeasedWeights(Arc<dyn HeldWeights>);
 impl Drop for LeasedWeights {
     fn drop(&mut self) {
         self.0.end_lease();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tessera_core::ContentHash;
+    use tessera_deploy::ResidencyChoice;
+    use tessera_engine::WeightLoading;
+    use tessera_plan::residency::eviction::EvictionPolicy;
+
+    use super::super::manager::{InstanceWeightRooms, WeightManager};
+    use super::*;
+
+    /// Weights that are loaded in no time, and count how often.
+    #[derive(Default)]
+    struct CountedLoads(AtomicUsize);
+
+    impl CountedLoads {
+        fn count(&self) -> usize {
+            self.0.load(Ordering::Acquire)
+        }
+    }
+
+    impl WeightHolder for CountedLoads {
+        fn load_weights(&self) -> Result<()> {
+            self.0.fetch_add(1, Ordering::AcqRel);
+            Ok(())
+        }
+
+        fn unload_weights(&self) {}
+    }
+
+    fn weights_in(manager: &Arc<WeightManager>, name: &str) -> Arc<UnitWeights<CountedLoads>> {
+        let rooms = InstanceWeightRooms {
+            manager: Arc::clone(manager),
+            instance: name.to_owned(),
+            choice: ResidencyChoice::Auto,
+        };
+        let parts = vec![WeightPart { hash: ContentHash::of_content(name.as_bytes()), bytes: 60 }];
+        UnitWeights::new(CountedLoads::default(), Some(&rooms), parts)
+    }
+
+    #[test]
+    fn what_is_brought_ahead_is_there_when_it_is_asked_for_and_counts_as_no_use() {
+        let policy = EvictionPolicy::LeastRecentlyUsed;
+        let manager = Arc::new(WeightManager::new(100, policy, WeightLoading::Once, true));
+        let [first, second] = ["first", "second"].map(|name| weights_in(&manager, name));
+        drop(first.take_lease(None).unwrap());
+        second.prefetch(None);
+        let until = Instant::now() + Duration::from_secs(10);
+        while lock(&second.state).place != WeightPlace::Memory && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(second.holder().count(), 1);
+        // It is there, and nothing is to be done.
+        second.prefetch(None);
+        drop(second.take_lease(None).unwrap());
+        assert_eq!(second.holder().count(), 1);
+        let uses = manager.current_use().instances;
+        let uses = uses.iter().map(|status| (status.instance.as_str(), status.uses, status.loads));
+        assert_eq!(uses.collect::<Vec<_>>(), [("first", 1, 1), ("second", 1, 1)]);
     }
 }

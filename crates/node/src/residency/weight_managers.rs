@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tessera_core::{Device, lock};
 use tessera_deploy::ResidencyChoice;
-use tessera_engine::WeightLoading;
+use tessera_engine::{WeightLoading, gpu_memory};
 use tessera_plan::residency::eviction::EvictionPolicy;
 
 use super::manager::WeightManager;
@@ -16,18 +16,50 @@ pub struct WeightLimits {
     /// Bytes that they may take of the host's memory, where units run on the CPU; `None` where
     /// there is enough for all.
     pub host: Option<u64>,
-    /// Bytes that they may take of the memory of each GPU; `None` as above.
-    pub gpu: Option<u64>,
+    /// What they may take of the memory of each GPU.
+    pub gpu: GpuBudget,
     /// Whose leave where there is no room.
     pub eviction: EvictionPolicy,
     /// How they come to a GPU.
     pub loading: WeightLoading,
 }
 
+/// What weights may take of the memory of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GpuBudget {
+    /// As much as they need: they stay, and what does not fit can't be loaded.
+    #[default]
+    Unbounded,
+    /// What is free when the first come, but a tenth of all.
+    AllButMargin,
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl GpuBudget {
+    /// Parts of a GPU's memory of which one is for what runs compute.
+    const MARGIN_PARTS: u64 = 10;
+
+    /// How much that is on a GPU; `None` where they are not bounded.
+    fn bytes_on(self, gpu: u32) -> Option<u64> {
+        match self {
+            Self::Unbounded => None,
+            Self::Bytes(bytes) => Some(bytes),
+            Self::AllButMargin => match gpu_memory(gpu) {
+                Ok((free, all)) => Some(free.saturating_sub(all / Self::MARGIN_PARTS)),
+                Err(error) => {
+                    tracing::warn!(gpu, %error, "weights are not bounded on a GPU");
+                    None
+                }
+            },
+        }
+    }
+}
+
 impl Default for WeightLimits {
     fn default() -> Self {
         let (eviction, loading) = (EvictionPolicy::ReloadCost, WeightLoading::Pipeline);
-        Self { host: None, gpu: None, eviction, loading }
+        Self { host: None, gpu: GpuBudget::Unbounded, eviction, loading }
     }
 }
 
@@ -44,16 +76,17 @@ impl WeightManagers {
 
     /// Who gives out the memory of a device; `None` where there is enough for all.
     pub(crate) fn manager_of(&self, device: Device) -> Option<Arc<WeightManager>> {
-        let bytes = match device {
-            Device::Cpu => self.limits.host,
-            Device::Cuda(_) => self.limits.gpu,
-        }?;
         let mut made = lock(&self.made);
         if let Some((_, known)) = made.iter().find(|(known, _)| *known == device) {
             return Some(Arc::clone(known));
         }
-        let manager =
-            Arc::new(WeightManager::new(bytes, self.limits.eviction, self.limits.loading));
+        let bytes = match device {
+            Device::Cpu => self.limits.host,
+            Device::Cuda(gpu) => self.limits.gpu.bytes_on(gpu),
+        }?;
+        let WeightLimits { eviction, loading, gpu, .. } = self.limits;
+        let keeps_files = gpu != GpuBudget::AllButMargin;
+        let manager = Arc::new(WeightManager::new(bytes, eviction, loading, keeps_files));
         made.push((device, Arc::clone(&manager)));
         Some(manager)
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use tessera_core::{Device, lock};
-use tessera_tensormq::Message;
+use tessera_tensormq::{Deadline, Message};
 
 /// A worker, for others of its process.
 pub(crate) trait LocalWorker: Send + Sync {
@@ -17,6 +17,9 @@ pub(crate) trait LocalWorker: Send + Sync {
 
     /// Whether whoever comes now would be the next: then the caller may run it itself.
     fn is_free(&self) -> bool;
+
+    /// Has its weights come, where they are not there: requests come soon.
+    fn prefetch_weights(&self, deadline: Option<Deadline>);
 
     /// Runs requests on the caller's thread, as one batch where they fit together.
     fn run_on_this_thread(&self, messages: Vec<Message>);
@@ -33,13 +36,18 @@ impl LocalWorkers {
         all.insert(name.to_owned(), worker);
     }
 
+    /// The one of this name.
+    pub(crate) fn find_worker(&self, name: &str) -> Option<Arc<dyn LocalWorker>> {
+        lock(&self.0).get(name).and_then(Weak::upgrade)
+    }
+
     /// One that runs on this device.
     pub(crate) fn find_on_device(
         &self,
         device: Device,
         name: &str,
     ) -> Option<Arc<dyn LocalWorker>> {
-        let found = lock(&self.0).get(name).and_then(Weak::upgrade)?;
+        let found = self.find_worker(name)?;
         (found.device() == device).then_some(found)
     }
 }

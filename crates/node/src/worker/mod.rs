@@ -265,7 +265,23 @@ impl WorkerInner {
         let deadlines = batch.iter().map(|item| item.message.deadline());
         // Where one has none there is somebody who waits.
         let deadline = deadlines.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
-        self.unit.executor().acquire_permit(since, deadline)
+        let permit = self.unit.executor().acquire_permit(since, deadline)?;
+        if self.unit.executor().weights_leave() {
+            self.prefetch_next(batch, deadline);
+        }
+        Ok(permit)
+    }
+
+    /// Has the weights of those come who are next, while these requests run here.
+    fn prefetch_next(&self, batch: &[BatchItem], deadline: Option<Deadline>) {
+        let mut last = None;
+        for next in batch.iter().filter_map(BatchItem::next_instance) {
+            if last.replace(next) != Some(next)
+                && let Some(worker) = self.context.local_workers.find_worker(next)
+            {
+                worker.prefetch_weights(deadline);
+            }
+        }
     }
 
     /// Runs a batch and hands each of its requests on.
@@ -366,6 +382,10 @@ impl LocalWorker for WorkerInner {
             // room.
             Err(TryLockError::WouldBlock) => !self.is_gathering.load(Ordering::Relaxed),
         }
+    }
+
+    fn prefetch_weights(&self, deadline: Option<Deadline>) {
+        self.unit.executor().prefetch_weights(deadline);
     }
 
     fn run_on_this_thread(&self, messages: Vec<Message>) {

@@ -28,8 +28,12 @@ use tessera_core::lock;
 /// CUDA graphs of a block that are kept: one for each pair of memory that is read and written.
 const MOST_GRAPHS_KEPT: usize = 16;
 
-/// CUDA graphs that are captured of a block: with more than this, memory is hardly the same twice.
-const MOST_GRAPHS_CAPTURED: usize = 128;
+/// CUDA graphs that are captured of a block, whether they are of use or not.
+const CAPTURED_FIRST: u64 = 4;
+
+/// How often graphs of a block have to be replayed for one more to be captured: where memory is
+/// hardly the same twice, captures slow down what others launch, and nobody gains from them.
+const REPLAYS_FOR_CAPTURE: u64 = 8;
 
 /// How often a block is prepared for capture before it is given up: something else on the GPU may
 /// have spoilt the first.
@@ -60,7 +64,7 @@ struct CudaGraphCacheState {
     /// Somebody captures.
     is_capturing: bool,
     failed_preparations: usize,
-    captured: usize,
+    captured: u64,
     /// The one that was replayed last is at the end.
     graphs: Vec<(CaptureAddresses, Arc<CudaGraph>)>,
 }
@@ -181,8 +185,9 @@ impl CudaGraphCacheInner {
 
     /// Whether the caller is to capture.
     fn begin_capture(&self) -> bool {
+        let replayed = self.replayed_runs.load(Ordering::Relaxed);
         let mut state = self.lock_state();
-        let may = !state.is_capturing && state.captured < MOST_GRAPHS_CAPTURED;
+        let may = !state.is_capturing && is_worth_capturing(state.captured, replayed);
         state.is_capturing |= may;
         may
     }
@@ -271,11 +276,41 @@ impl CudaGraphCacheInner {
     }
 }
 
+/// Whether one more graph of a block pays, of which so many were captured and replayed.
+fn is_worth_capturing(captured: u64, replayed: u64) -> bool {
+    captured < CAPTURED_FIRST + replayed / REPLAYS_FOR_CAPTURE
+}
+
 impl Drop for CudaGraphCacheInner {
     fn drop(&mut self) {
         // CUDA graphs that are under way use memory that goes with the session. What goes wrong
         // here can't be mended.
         self.gpu.synchronise_stream().ok();
         self.lock_state().graphs.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn graphs_are_captured_for_as_long_as_they_are_replayed() {
+        // Memory that is never the same twice: after a few it is over.
+        let captured =
+            (0..1000).fold(0, |captured, _| captured + u64::from(is_worth_capturing(captured, 0)));
+        assert_eq!(captured, CAPTURED_FIRST);
+        // Memory that is one of sixteen: all of them are captured soon.
+        let (mut captured, mut replayed, mut runs) = (0u64, 0u64, 0);
+        while captured < 16 && runs < 1000 {
+            runs += 1;
+            // Of sixteen runs in turn, those are replayed whose memory came first.
+            if runs % 16 < captured {
+                replayed += 1;
+            } else if is_worth_capturing(captured, replayed) {
+                captured += 1;
+            }
+        }
+        assert!(captured == 16 && runs < 400, "{captured} graphs after {runs} runs");
     }
 }

@@ -34,7 +34,7 @@ use super::session_builder::SessionBuilders;
 use super::weight_layout::WeightLayout;
 use crate::device_weights::DeviceWeightsStatus;
 use crate::live_table::LiveTable;
-use crate::{CudaEngineSession, CudaOptions, EngineSession, LoadOptions, Program, WeightLoading};
+use crate::{CudaEngineSession, CudaOptions, EngineSession, LoadOptions, Program};
 use bound_session::SessionPorts;
 use capture_lock::lock_device_for_setup;
 use cuda_session::OrtCudaSession;
@@ -43,8 +43,8 @@ use provider::{add_cuda_provider, no_cuda_provider};
 use run_waits::StreamPointer;
 use session_factory::{ArenaChoice, GpuSessionFactory};
 
-/// A program, the GPU, and what it was optimised for.
-type GpuKey = (ContentHash, u32, CudaOptions);
+/// A program, the GPU, what it was optimised for, and where its weights are.
+type GpuKey = (ContentHash, u32, CudaOptions, WeightLayout);
 
 /// Loads blocks onto GPUs.
 pub(super) struct CudaLoader {
@@ -53,14 +53,6 @@ pub(super) struct CudaLoader {
     version: String,
     /// Blocks whose weights are on a GPU, for as long as a session uses them.
     prepared: LiveTable<GpuKey, GpuPreparedBlock>,
-}
-
-/// How the file has the weights that come in this way.
-fn weight_layout(loading: WeightLoading) -> WeightLayout {
-    match loading {
-        WeightLoading::DirectHostAccess => WeightLayout::TablesApart,
-        _ => WeightLayout::InParts,
-    }
 }
 
 impl CudaLoader {
@@ -84,17 +76,17 @@ impl CudaLoader {
         let gpu = Gpu::open(number)?;
         let label = program.label();
         let arena = self.choose_arena(&gpu);
-        let key = (program.key(), number, options.cuda);
+        let layout = WeightLayout::of_options(options);
+        let key = (program.key(), number, options.cuda, layout);
         let prepared_on_gpu =
             self.prepared.get_or_make(key, GpuPreparedBlock::is_intact, || {
-                let layout = weight_layout(options.weights);
                 let target = ExecutionTarget::Cuda(options.cuda.cache_name(), layout);
                 let builder = self.session_builder(options, &gpu)?;
                 let setup = lock_device_for_setup();
                 let prepared =
                     PreparedBlock::prepare(builder, program, options, &self.version, target)?;
                 drop(setup);
-                let on_gpu = GpuPreparedBlock::new(program.key(), &gpu, prepared, options.weights)
+                let on_gpu = GpuPreparedBlock::new(program.key(), &gpu, prepared, options)
                     .map_err(|error| error.with_context(&label))?;
                 program.release_weight_pages();
                 crate::release_freed_memory();

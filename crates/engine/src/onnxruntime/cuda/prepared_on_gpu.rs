@@ -8,13 +8,13 @@ use tessera_core::{ContentHash, Result};
 use tessera_cuda::Gpu;
 
 use super::run_waits::{RunWaits, StreamPointer};
-use super::weight_layout;
-use crate::WeightLoading;
 use crate::device_weights::{AwaitedFile, DeviceWeights};
 use crate::onnxruntime::ort_value::OrtValue;
 use crate::onnxruntime::prepared_block::PreparedBlock;
 use crate::onnxruntime::session_builder::engine_error;
+use crate::onnxruntime::weight_layout::WeightLayout;
 use crate::weight_parts::WeightParts;
+use crate::{LoadOptions, WeightLoading};
 
 /// A block's optimised form with its weights on a GPU.
 pub(super) struct GpuPreparedBlock {
@@ -39,16 +39,18 @@ impl GpuPreparedBlock {
         program: ContentHash,
         gpu: &Arc<Gpu>,
         prepared: PreparedBlock,
-        loading: WeightLoading,
+        options: &LoadOptions,
     ) -> Result<Self> {
         let mut awaiting_model = None;
+        let loading = options.weights;
         let file = prepared.weight_file().map(|mapping| {
             let mut parts = WeightParts::whole(mapping.as_ref().as_ref().len());
             if matches!(loading, WeightLoading::Pipeline | WeightLoading::DirectHostAccess) {
-                let (model, those) = prepared.awaiting_model(weight_layout(loading));
+                let (model, those) = prepared.awaiting_model(WeightLayout::of_options(options));
                 (awaiting_model, parts) = (Some(model), those);
             }
-            AwaitedFile { mapping, parts, comes_back: loading != WeightLoading::Once }
+            let comes_back = loading != WeightLoading::Once && options.keeps_files;
+            AwaitedFile { mapping, parts, comes_back }
         });
         let weights = DeviceWeights::new(program, gpu, prepared.weights(), file)?;
         Ok(Self { prepared, awaiting_model, weights })

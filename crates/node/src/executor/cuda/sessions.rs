@@ -45,7 +45,7 @@ impl SessionsByShape {
     /// Loads the sessions for the shape that comes first. Returns what has their weights be on the
     /// GPU, where these come and go.
     pub(super) fn load_first(&self) -> Result<Vec<WeightStay>> {
-        let mut sessions = load_sessions(&self.blocks)?;
+        let mut sessions = self.blocks.load_gpu_sessions()?;
         let stays = if self.weights_leave { take_weight_stays(&mut sessions) } else { Vec::new() };
         *lock(&self.first) = Some(sessions);
         Ok(stays)
@@ -61,7 +61,7 @@ impl SessionsByShape {
         }
         let first = lock(&self.first).take();
         let load_more = || -> Result<Vec<Box<dyn CudaEngineSession>>> {
-            let mut sessions = load_sessions(&self.blocks)?;
+            let mut sessions = self.blocks.load_gpu_sessions()?;
             if self.weights_leave {
                 drop(take_weight_stays(&mut sessions));
             }
@@ -76,11 +76,6 @@ impl SessionsByShape {
 
 fn take_weight_stays(sessions: &mut [Box<dyn CudaEngineSession>]) -> Vec<WeightStay> {
     sessions.iter_mut().filter_map(|session| session.take_weight_stay()).collect()
-}
-
-fn load_sessions(blocks: &UnitBlocks) -> Result<Vec<Box<dyn CudaEngineSession>>> {
-    let (engine, programs, options) = blocks.loading();
-    programs.iter().map(|program| engine.load_cuda_program(program, options)).collect()
 }
 
 /// A session for each block, for inputs of one shape.
