@@ -19,7 +19,10 @@ pub(crate) use logs::LogArguments;
 pub(crate) use node::{NodeAction, NodeCommand, RunNodeArguments};
 pub(crate) use plan::PlanArguments;
 pub(crate) use serve::ServeArguments;
-pub(crate) use serving::{PutArguments, RmArguments, ServerArguments, WatchArguments};
+pub(crate) use serving::{
+    LiveArguments, PutArguments, RequestsArguments, RmArguments, ServerArguments, UndoArguments,
+    WatchArguments,
+};
 
 use std::path::PathBuf;
 
@@ -97,6 +100,15 @@ pub(crate) enum Command {
     Status(ServerArguments),
     /// Follow what happens at a running server: requests, instances that come and go, changes
     Events(WatchArguments),
+    /// Watch a running server: rates, times, queues and memory, each second
+    Top(LiveArguments),
+    /// List the requests of a running server that are worth a look: the slowest, and those that
+    /// failed
+    Requests(RequestsArguments),
+    /// List what was changed at a running server, and which instances came and went
+    History(ServerArguments),
+    /// Make tasks of a running server be as they were before a change
+    Undo(UndoArguments),
     /// Decide for a cluster: which tasks there are, and which nodes run them
     ///
     /// Keeps tasks, tokens and nodes in the repository, whose blocks nodes fetch. It neither

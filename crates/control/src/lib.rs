@@ -7,6 +7,7 @@ mod api;
 mod brought_models;
 mod change;
 mod cluster;
+mod history;
 mod intent;
 mod intent_reader;
 mod json;
@@ -18,6 +19,7 @@ mod model_upload;
 mod names;
 mod openapi;
 mod plugin;
+mod requester;
 mod resolve;
 mod run_apart;
 mod site;
@@ -34,6 +36,7 @@ pub use cluster::{
     ExitPlanStatus, LinkStatus, MoveStatus, NodeStatus, NodeTable, PlacementChoice, ServedContent,
     TaskPlanStatus, ThresholdChangeStatus, TokenStatus, cluster_services, content_router,
 };
+pub use history::{HistoryEntry, TaskDifference};
 pub use intent::{
     BlockChoice, DeviceChoice, NodeChoice, PathStep, StepInput, System, SystemSettings,
     TaskDefinition, TaskPath,
@@ -48,6 +51,7 @@ pub use model_store::{BroughtModel, ModelBlock, ModelStatus, ModelStore, StoredM
 pub use names::check_task_name;
 pub use openapi::openapi_document;
 pub use plugin::PlacementPlugin;
+pub use requester::on_behalf_of;
 pub use site::{
     AppliedUnits, Catalogue, ContentHold, ExitStatus, InstanceReport, PingAnswer, Site, SiteFuture,
     TaskStatus, UnitStatus, UsedUnit, used_units,

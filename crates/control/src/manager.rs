@@ -7,12 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use tessera_core::{Error, Result};
+use tessera_core::{Error, Result, lock};
 use tessera_deploy::{Isolation, PlannedTask, TaskSettings};
 use tessera_graph::BlockGraph;
 use tokio::sync::Mutex;
 
 use crate::change::{Changed, batching_warnings};
+use crate::history::{History, HistoryEntry, TaskDifferences};
 use crate::intent::{System, TaskDefinition};
 use crate::located_value::join_problems;
 use crate::model_store::ModelStore;
@@ -49,6 +50,8 @@ pub(crate) struct ManagerInner {
     pub(crate) changing: Mutex<()>,
     /// Where models are kept that are brought, if anywhere.
     pub(crate) models: OnceLock<Arc<dyn ModelStore>>,
+    /// What was changed.
+    history: std::sync::Mutex<History>,
     /// What is served now. Apart from `changing`, so that it can be read during a change.
     state: RwLock<ServedState>,
 }
@@ -64,7 +67,9 @@ impl Manager {
         let store = store.into();
         let changing = Mutex::new(());
         let (models, state) = (OnceLock::new(), RwLock::default());
-        let inner = ManagerInner { store, catalogue, site, defaults, changing, models, state };
+        let history = std::sync::Mutex::default();
+        let inner =
+            ManagerInner { store, catalogue, site, defaults, changing, models, history, state };
         Self { inner: Arc::new(inner) }
     }
 
@@ -195,6 +200,30 @@ impl Manager {
         .await
     }
 
+    /// The changes that were carried out since the start, the newest first, as far as they are kept.
+    pub fn list_changes(&self) -> Vec<HistoryEntry> {
+        lock(&self.inner.history).list_entries()
+    }
+
+    /// Makes tasks be as they were before a change, where they are still as it left them.
+    pub async fn undo_change(&self, number: u64) -> Result<Changed> {
+        let inner = Arc::clone(&self.inner);
+        run_to_completion(async move {
+            let _one_at_a_time = inner.changing.lock().await;
+            let differences = lock(&inner.history).find_change(number)?.clone();
+            let scope = match differences.keys().next() {
+                Some(only) if differences.len() == 1 => ChangeScope::Task(only.clone()),
+                _ => ChangeScope::System,
+            };
+            let planning = Arc::clone(&inner);
+            let change = run_blocking(move || planning.plan_undo(number, &differences)).await?;
+            let changed = inner.carry_out(change, scope).await?;
+            lock(&inner.history).note_undone(number);
+            Ok(changed)
+        })
+        .await
+    }
+
     /// Sets the threshold of an exit, at once. The task stays at its version.
     pub async fn set_threshold(&self, task: &str, exit: &str, threshold: f32) -> Result<()> {
         if !(0.0..=1.0).contains(&threshold) {
@@ -206,7 +235,10 @@ impl Manager {
             let (change, [before, after]) =
                 inner.state().plan_threshold(&task, &exit, threshold)?;
             inner.site.set_threshold(&after, &exit)?;
-            let kept = inner.state().intent_change(&change);
+            let (kept, differences) = {
+                let state = inner.state();
+                (state.intent_change(&change), state.differences(&change))
+            };
             if let Err(error) = inner.save_change(kept).await {
                 if let Err(second) = inner.site.set_threshold(&before, &exit) {
                     tracing::error!(task, exit, %second, "a threshold could not be set back");
@@ -214,6 +246,7 @@ impl Manager {
                 return Err(error);
             }
             inner.apply_change(change);
+            lock(&inner.history).note_change(differences, AppliedUnits::default());
             Ok(())
         })
         .await
@@ -295,6 +328,27 @@ impl ManagerInner {
         Ok(change)
     }
 
+    /// What makes tasks be as they were before a change.
+    fn plan_undo(&self, number: u64, differences: &TaskDifferences) -> Result<StateChange> {
+        let state = self.state();
+        let mut change = state.begin_change();
+        for (name, task) in differences {
+            if state.stored.system.tasks.get(name) != task.after.as_ref() {
+                return Err(Error::usage(format!(
+                    "task \"{name}\" is not what change {number} made of it any more"
+                )));
+            }
+            match &task.before {
+                Some(before) => {
+                    let planned = self.plan_task(name, before, change.settings.isolation)?;
+                    state.put_task(&mut change, name, before, planned)?;
+                }
+                None => change.removed.push(name.clone()),
+            }
+        }
+        Ok(change)
+    }
+
     /// Takes what was kept as what should be; returns what can be served of it.
     fn plan_restored(&self) -> Result<Option<StateChange>> {
         let Some(stored) = self.store.load_intent()? else {
@@ -336,11 +390,12 @@ impl ManagerInner {
 
     /// Has a change carried out and keeps it; where either fails all is as before.
     async fn carry_out(&self, change: StateChange, scope: ChangeScope) -> Result<Changed> {
-        let (wanted, undo, kept, fusion_before) = {
+        let (wanted, undo, kept, fusion_before, differences) = {
             let state = self.state();
             let kept = state.intent_change(&change);
             let fusion = state.stored.system.fusion;
-            (state.task_change(&change), state.undo_change(&change), kept, fusion)
+            let differences = state.differences(&change);
+            (state.task_change(&change), state.undo_change(&change), kept, fusion, differences)
         };
         let held = self.hold_content(&change).await?;
         let fusion = change.settings.fusion;
@@ -361,6 +416,9 @@ impl ManagerInner {
         }
         self.apply_change(change);
         self.state.write().unwrap_or_else(PoisonError::into_inner).held.extend(held);
+        if !matches!(scope, ChangeScope::Restored) {
+            lock(&self.history).note_change(differences, applied.clone());
+        }
         Ok(self.describe_change(applied, &scope))
     }
 

@@ -4,12 +4,16 @@ use std::future::Future;
 
 use tessera_core::{Error, Result};
 
+use crate::requester::{current_requester, on_behalf_of};
+
 /// Does `work` to its end, also where whoever waits for it goes away: half a change would be
 /// neither what was nor what should be.
 pub(crate) async fn run_to_completion<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
-    tokio::spawn(work).await.map_err(|error| change_aborted(&error))?
+    tokio::spawn(on_behalf_of(current_requester(), work))
+        .await
+        .map_err(|error| change_aborted(&error))?
 }
 
 /// Does what reads and writes files apart from the threads that answer.

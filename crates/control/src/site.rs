@@ -192,4 +192,20 @@ pub trait Site: Send + Sync + 'static {
 
     /// What happens from now on, each event a JSON object with a `kind`.
     fn subscribe_events(&self) -> tokio::sync::broadcast::Receiver<Arc<str>>;
+
+    /// What was done in each second from now on, a JSON object each; `None` where requests are
+    /// answered elsewhere.
+    fn subscribe_reports(&self) -> Option<tokio::sync::broadcast::Receiver<Arc<str>>> {
+        None
+    }
+
+    /// The instances that came and went, the newest first, as events; as far as they are kept.
+    fn list_instance_events(&self) -> Vec<serde_json::Value> {
+        Vec::new()
+    }
+
+    /// Requests that are worth a look, of all tasks or one, by how they ended; `None` as above.
+    fn list_notable_requests(&self, _task: Option<&str>) -> Option<serde_json::Value> {
+        None
+    }
 }

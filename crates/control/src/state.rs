@@ -7,6 +7,7 @@ use tessera_core::{ContentHash, Error, Result};
 use tessera_deploy::{PlannedTask, TaskChange, TaskSettings};
 use tessera_graph::BlockGraph;
 
+use crate::history::{TaskDifference, TaskDifferences};
 use crate::intent::{SystemSettings, TaskDefinition};
 use crate::names::shorten_name;
 use crate::resolve;
@@ -54,6 +55,19 @@ impl StateChange {
 }
 
 impl ServedState {
+    /// How tasks are defined before and after a change, as far as that is another.
+    pub(crate) fn differences(&self, change: &StateChange) -> TaskDifferences {
+        let tasks = &self.stored.system.tasks;
+        let put = change.put.iter().map(|(name, (stored, _))| {
+            let (before, after) = (tasks.get(name).cloned(), Some(stored.definition.clone()));
+            (name.clone(), TaskDifference { before, after })
+        });
+        let removed = change.removed.iter().map(|name| {
+            (name.clone(), TaskDifference { before: tasks.get(name).cloned(), after: None })
+        });
+        put.chain(removed).filter(|(_, task)| task.before != task.after).collect()
+    }
+
     /// A change that changes nothing yet.
     pub(crate) fn begin_change(&self) -> StateChange {
         let settings = self.stored.system.settings();

@@ -14,6 +14,7 @@ use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use serde_json::json;
+use tessera_control::on_behalf_of;
 use tessera_http::{Role, http_status_of_code, json_response};
 
 use crate::access::{Access, PortKind, is_change, is_protocol_change, required_roles};
@@ -96,10 +97,11 @@ impl RequestGuard {
                 None => next.run(request).await,
             };
         }
+        let who = asker.as_ref().map(|asker| asker.name.clone());
         let (request, noted) = NotedChange::begin(self, request, asker);
         let response = match refusal {
             Some(refusal) => refusal,
-            None => next.run(request).await,
+            None => on_behalf_of(who, next.run(request)).await,
         };
         noted.end(answered_status(&response)).await;
         response

@@ -8,7 +8,7 @@ use tessera_deploy::{Unit, UnitId};
 use tessera_dispatch::{Dispatcher, TaskAvailability, TaskEntry};
 use tessera_node::{DeviceUse, InstanceState, InstanceStatus, WeightStatus};
 use tessera_telemetry::{
-    InstanceGpuSample, InstanceSample, InstanceWeightSample, SystemSample, TaskSample,
+    InstanceGpuSample, InstanceSample, InstanceWeightSample, SystemSample, TaskSample, UnitSample,
     WeightMemorySample,
 };
 
@@ -59,6 +59,7 @@ impl SampledParts<'_> {
             dispatcher.map_or(0, |dispatcher| dispatcher.instance_in_flight(instance))
         };
         SystemSample {
+            units: sample_units(node, dispatcher, &units),
             tasks: dispatcher.map(sample_tasks).unwrap_or_default(),
             instances: node
                 .supervisor
@@ -91,6 +92,34 @@ impl SampledParts<'_> {
                 .collect(),
         }
     }
+}
+
+fn sample_units(
+    node: &NodePart,
+    dispatcher: Option<&Dispatcher>,
+    units: &HashMap<UnitId, Arc<Unit>>,
+) -> Vec<UnitSample> {
+    let mut tasks: HashMap<UnitId, Vec<String>> = HashMap::new();
+    for entry in dispatcher.map(Dispatcher::list_tasks).unwrap_or_default() {
+        for step in &entry.route.steps {
+            let own = tasks.entry(step.unit.clone()).or_default();
+            if own.last() != Some(&entry.route.task) {
+                own.push(entry.route.task.clone());
+            }
+        }
+    }
+    let sample = |unit: &Arc<Unit>| UnitSample {
+        name: unit.id.to_string(),
+        tasks: tasks.remove(&unit.id).unwrap_or_default(),
+        device: unit.settings.device.to_string(),
+        weight_bytes: node
+            .supervisor
+            .unit_facts(&unit.id)
+            .map_or(0, |facts| facts.weight_bytes as u64),
+    };
+    let mut sampled: Vec<UnitSample> = units.values().map(sample).collect();
+    sampled.sort_by(|one, other| one.name.cmp(&other.name));
+    sampled
 }
 
 fn sample_weights(status: &WeightStatus) -> InstanceWeightSample {

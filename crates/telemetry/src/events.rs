@@ -102,12 +102,12 @@ pub(crate) fn usage_event(used: &[CurrentUsage], at: u64) -> String {
 }
 
 /// Somebody else's event, with a kind and a time where it has none.
-pub(crate) fn complete_event(event: Value, at: u64) -> String {
+pub(crate) fn complete_event(event: Value, at: u64) -> Value {
     let mut fields = match event {
         Value::Object(fields) => fields,
         other => serde_json::Map::from_iter([("value".to_owned(), other)]),
     };
     fields.entry("kind").or_insert_with(|| "note".into());
     fields.entry("at").or_insert_with(|| at.into());
-    Value::Object(fields).to_string()
+    Value::Object(fields)
 }

@@ -20,6 +20,21 @@ pub struct SystemSample {
     pub gpus: Vec<GpuSample>,
     /// What weights take of each memory where that is bounded.
     pub weight_memory: Vec<WeightMemorySample>,
+    /// The units that run or should.
+    pub units: Vec<UnitSample>,
+}
+
+/// A unit at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct UnitSample {
+    /// Its name.
+    pub name: String,
+    /// The tasks that use it.
+    pub tasks: Vec<String>,
+    /// What it runs on.
+    pub device: String,
+    /// Bytes of its weights, as far as they are known.
+    pub weight_bytes: u64,
 }
 
 /// What weights take of a memory.

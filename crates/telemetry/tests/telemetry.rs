@@ -108,6 +108,7 @@ fn sample() -> SystemSample {
             joules: Some(1e6),
             ..GpuSample::default()
         }],
+        units: Vec::new(),
     }
 }
 

@@ -72,3 +72,29 @@ pub(crate) struct WatchArguments {
     #[command(flatten)]
     pub(crate) server: ServerArguments,
 }
+
+#[derive(Args)]
+pub(crate) struct LiveArguments {
+    /// End after so many seconds
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) count: Option<u64>,
+    #[command(flatten)]
+    pub(crate) server: ServerArguments,
+}
+
+#[derive(Args)]
+pub(crate) struct RequestsArguments {
+    /// Only those of this task
+    #[arg(long, value_name = "NAME")]
+    pub(crate) task: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerArguments,
+}
+
+#[derive(Args)]
+pub(crate) struct UndoArguments {
+    /// Number of the change, as `tessera history` lists it
+    pub(crate) number: u64,
+    #[command(flatten)]
+    pub(crate) server: ServerArguments,
+}

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod devices;
+mod history;
 mod inspect;
 mod load;
 mod part_profile;
@@ -15,6 +16,7 @@ mod serving;
 mod share;
 mod split;
 mod verify;
+mod watching;
 mod zoo;
 
 use tessera_core::Result;
@@ -39,6 +41,10 @@ pub(crate) fn run_command(command: Command) -> Result<()> {
         Command::Tasks(server) => serving::run_tasks(&server),
         Command::Status(server) => serving::run_status(&server),
         Command::Events(arguments) => serving::run_events(&arguments),
+        Command::Top(arguments) => watching::run_top(&arguments),
+        Command::Requests(arguments) => watching::run_requests(&arguments),
+        Command::History(arguments) => history::run_history(&arguments),
+        Command::Undo(arguments) => history::run_undo(&arguments),
         Command::Controller(arguments) => cluster::run_controller(&arguments),
         Command::Node(command) => cluster::run_node(&command),
         Command::Nodes(arguments) => cluster::run_nodes(&arguments),

@@ -10,7 +10,7 @@ use crate::arguments::{PutArguments, RmArguments, ServerArguments, WatchArgument
 use crate::model_archive::ModelArchive;
 
 impl ServerArguments {
-    fn client(&self) -> ControlClient {
+    pub(super) fn client(&self) -> ControlClient {
         self.asker.client_of(&self.server)
     }
 
@@ -36,13 +36,18 @@ impl ServerArguments {
         }
     }
 
-    fn ask(&self, method: HttpMethod, path: &str, body: Option<&Value>) -> Result<Value> {
+    pub(super) fn ask(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value> {
         self.client().ask_blocking(method, path, body)
     }
 }
 
 /// A name as a part of a path.
-fn path_part(name: &str) -> String {
+pub(super) fn path_part(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     name.bytes()
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
@@ -172,7 +177,7 @@ fn count_of(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-fn names_of(list: &Value) -> Vec<String> {
+pub(super) fn names_of(list: &Value) -> Vec<String> {
     let names = list.as_array().into_iter().flatten().filter_map(Value::as_str);
     names.map(str::to_owned).collect()
 }

@@ -33,3 +33,4 @@ mod server;
 mod starting;
 mod system;
 mod thresholds;
+mod watching;

@@ -4,9 +4,11 @@ mod body;
 pub(crate) mod cluster_routes;
 mod events;
 mod failure;
+mod history;
 mod models;
 mod nodes;
 mod path_names;
+mod requests;
 mod system;
 mod tasks;
 mod tokens;
@@ -89,6 +91,11 @@ pub(crate) fn route_table() -> Vec<(&'static str, MethodRouter<Manager>)> {
         ("/v1/units/{unit}/stop", post(units::stop_unit)),
         ("/v1/units/{unit}/start", post(units::start_unit)),
         ("/v1/events", get(events::stream_events)),
+        ("/v1/live", get(requests::stream_live)),
+        ("/v1/requests", get(requests::list_requests)),
+        ("/v1/tasks/{task}/requests", get(requests::list_task_requests)),
+        ("/v1/history", get(history::list_history)),
+        ("/v1/history/{number}/undo", post(history::undo_change)),
     ]
 }
 

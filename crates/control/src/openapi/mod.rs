@@ -3,6 +3,7 @@
 //! It is written out here, and not derived: intent is read by hand, so that its schemas are, too.
 //! Tests hold every answer against it, and every document that intent takes or refuses.
 
+mod live_schemas;
 mod schemas;
 
 use serde::{Serialize, Serializer};
@@ -159,6 +160,35 @@ fn path_items() -> Value {
                        kind. {\"kind\": \"lagged\", \"missed\": N} stands for those that came too fast.")
                 .with_response_as("text/event-stream", json!({"type": "string"}))
         },
+        "/v1/live": {
+            "get": new_operation("live")
+                .with_summary("What was done in each second from now on, and how everything is at its end, as \
+                       Server-Sent Events: each is a LiveReport. Percentiles are of the last 5 to 10 seconds in \
+                       which somebody listened.")
+                .with_response_as("text/event-stream", component_reference("schemas", "LiveReport"))
+                .with_error_statuses(&[404])
+        },
+        "/v1/requests": {
+            "get": new_operation("listRequests")
+                .with_summary("Requests that are worth a look: the slowest of the last minute or two, and the newest \
+                       that did not end with a full answer, some of each second.")
+                .with_response("RequestLists").with_error_statuses(&[404])
+        },
+        "/v1/tasks/{task}/requests": {
+            "get": new_operation("listTaskRequests").with_parameter("Task")
+                .with_summary("The same of one task.").with_response("RequestLists").with_error_statuses(&[404])
+        },
+        "/v1/history": {
+            "get": new_operation("listHistory")
+                .with_summary("What was changed since the start, by whom, and which instances came and went; the newest \
+                       first.")
+                .with_response("HistoryLists")
+        },
+        "/v1/history/{number}/undo": {
+            "post": new_operation("undoChange").with_parameter("ChangeNumber")
+                .with_summary("Make tasks be as they were before a change, where they are still as it left them.")
+                .with_json_type().with_response("Changed").with_error_statuses(&[400, 404, 415, 500, 503])
+        },
         "/openapi.json": {
             "get": new_operation("getOpenapi").with_summary("This document.")
                 .with_response_as("application/json", json!({"type": "object"}))
@@ -279,6 +309,7 @@ fn path_parameters() -> Value {
             "description": "Whether nothing is kept, and only that is asked for what would come of it.",
             "schema": {"type": "boolean"}
         },
+        "ChangeNumber": parameter("number", "Number of a change.", json!({"type": "integer", "minimum": 1})),
         "Exit": parameter("exit", "Name of an exit.", json!({"type": "string", "minLength": 1})),
         "Unit": parameter(
             "unit",

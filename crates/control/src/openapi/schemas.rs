@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value, json};
 
 use super::component_reference;
+use super::live_schemas::live_schemas;
 use crate::intent_reader::{
     DEADLINE_MS, DEVICE_PATTERN, MOST_THRESHOLDS, REPLICAS, ROWS, TOKEN_SECONDS, WAIT_MS, WEIGHTS,
 };
@@ -19,24 +20,25 @@ pub(super) fn all_schemas() -> Value {
         task_schemas(),
         unit_schemas(),
         cluster_schemas(),
+        live_schemas(),
     ] {
         schemas.extend(group);
     }
     Value::Object(schemas)
 }
 
-type Schemas = Vec<(String, Value)>;
+pub(super) type Schemas = Vec<(String, Value)>;
 
-fn named_schemas<const N: usize>(schemas: [(&str, Value); N]) -> Schemas {
+pub(super) fn named_schemas<const N: usize>(schemas: [(&str, Value); N]) -> Schemas {
     schemas.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect()
 }
 
-fn schema_reference(name: &str) -> Value {
+pub(super) fn schema_reference(name: &str) -> Value {
     component_reference("schemas", name)
 }
 
 /// An object with these fields and no others, of which the first so many must be there.
-fn object_schema<const N: usize>(required: usize, fields: [(&str, Value); N]) -> Value {
+pub(super) fn object_schema<const N: usize>(required: usize, fields: [(&str, Value); N]) -> Value {
     let must: Vec<&str> = fields.iter().take(required).map(|(name, _)| *name).collect();
     let fields = fields.into_iter().map(|(name, schema)| (name.to_owned(), schema));
     json!({
@@ -47,11 +49,11 @@ fn object_schema<const N: usize>(required: usize, fields: [(&str, Value); N]) ->
     })
 }
 
-fn array_schema(items: Value) -> Value {
+pub(super) fn array_schema(items: Value) -> Value {
     json!({"type": "array", "items": items})
 }
 
-fn string_schema() -> Value {
+pub(super) fn string_schema() -> Value {
     json!({"type": "string"})
 }
 
@@ -67,7 +69,7 @@ fn text_or_null() -> Value {
     json!({"type": ["string", "null"]})
 }
 
-fn count_schema() -> Value {
+pub(super) fn count_schema() -> Value {
     json!({"type": "integer", "minimum": 0})
 }
 

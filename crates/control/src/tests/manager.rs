@@ -10,7 +10,7 @@ use tessera_deploy::{Isolation, PlannedTask};
 
 use super::fakes::{Setup, block};
 use crate::store::IntentStore;
-use crate::{System, TaskDefinition};
+use crate::{System, TaskDefinition, on_behalf_of};
 
 fn system(document: &Value) -> System {
     System::from_json(document).unwrap()
@@ -352,4 +352,33 @@ async fn each_block_may_have_a_device_of_its_own() {
         let error = setup.manager.put_task("e", task(&document)).await.unwrap_err();
         assert_eq!(error.to_string(), expected);
     }
+}
+
+#[tokio::test]
+async fn who_asked_for_a_change_is_known_and_it_can_be_undone() {
+    let setup = Setup::new();
+    let manager = &setup.manager;
+    let put = manager.put_system(two_tasks());
+    on_behalf_of(Some("anna".to_owned()), put).await.unwrap();
+    manager.put_system(system(&json!({"tasks": {"b": ["block2"]}}))).await.unwrap();
+    // Nothing is another by that.
+    manager.put_task("b", task(&json!(["block2"]))).await.unwrap();
+    let changes = manager.list_changes();
+    assert_eq!(changes.iter().map(|change| change.number).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!((changes[0].who.as_deref(), changes[1].who.as_deref()), (None, Some("anna")));
+    assert_eq!(changes[1].started.len(), 3);
+    let difference = &changes[0].tasks["a"];
+    assert!(difference.before.is_some() && difference.after.is_none());
+    manager.undo_change(2).await.unwrap();
+    assert_eq!(manager.system().tasks, two_tasks().tasks);
+    let changes = manager.list_changes();
+    assert_eq!((changes[0].undoes, changes[1].undone_by), (Some(2), Some(3)));
+    // It is as it was before by now.
+    let error = manager.undo_change(2).await.unwrap_err();
+    assert!(error.to_string().contains("is not what change 2 made of it"), "{error}");
+    assert_eq!(manager.undo_change(9).await.unwrap_err().kind(), ErrorKind::NotFound);
+    // One that fails is none.
+    setup.store.is_broken.store(true, Ordering::SeqCst);
+    manager.undo_change(1).await.unwrap_err();
+    assert_eq!(manager.list_changes().len(), 3);
 }

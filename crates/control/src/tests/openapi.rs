@@ -71,5 +71,5 @@ fn every_reference_leads_somewhere_and_every_operation_has_its_own_id() {
         assert!(document.pointer(pointer).is_some(), "{reference}");
     }
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
-    assert_eq!(ids.len(), 29);
+    assert_eq!(ids.len(), 34);
 }

@@ -316,4 +316,16 @@ impl Site for LocalSite {
     fn subscribe_events(&self) -> tokio::sync::broadcast::Receiver<Arc<str>> {
         self.telemetry.subscribe_events()
     }
+
+    fn subscribe_reports(&self) -> Option<tokio::sync::broadcast::Receiver<Arc<str>>> {
+        Some(self.telemetry.subscribe_reports())
+    }
+
+    fn list_instance_events(&self) -> Vec<serde_json::Value> {
+        self.telemetry.list_instance_events()
+    }
+
+    fn list_notable_requests(&self, task: Option<&str>) -> Option<serde_json::Value> {
+        Some(self.telemetry.list_notable_requests(task))
+    }
 }
