@@ -66,7 +66,7 @@ fn the_help_of_every_command_names_its_options() {
     let cut = [&MODEL[..], &SPLIT].concat();
     let cut_and_run = [&cut[..], &ENGINE].concat();
     let more = |common: &[&'static str], own: &[&'static str]| [common, own, &["--json"]].concat();
-    let cases: [(&[&str], Vec<&str>); 21] = [
+    let cases: [(&[&str], Vec<&str>); 25] = [
         (
             &["zoo"],
             vec![
@@ -99,6 +99,10 @@ fn the_help_of_every_command_names_its_options() {
         (&["tasks"], more(&SERVER, &[])),
         (&["status"], more(&SERVER, &[])),
         (&["events"], more(&SERVER, &["--count", "--kind"])),
+        (&["top"], more(&SERVER, &["--count"])),
+        (&["requests"], more(&SERVER, &["--task"])),
+        (&["history"], more(&SERVER, &[])),
+        (&["undo"], more(&SERVER, &[])),
         (&["repo", "list"], more(&[], &["--repo"])),
         (&["repo", "show"], more(&[], &["--repo"])),
         (&["repo", "remove"], more(&[], &["--repo"])),

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::schemas::{
+use super::schema_parts::{
     Schemas, array_schema, count_schema, named_schemas, object_schema, schema_reference,
     string_schema,
 };

@@ -4,6 +4,7 @@
 //! Tests hold every answer against it, and every document that intent takes or refuses.
 
 mod live_schemas;
+mod schema_parts;
 mod schemas;
 
 use serde::{Serialize, Serializer};

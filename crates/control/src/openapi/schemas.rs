@@ -4,8 +4,11 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value, json};
 
-use super::component_reference;
 use super::live_schemas::live_schemas;
+use super::schema_parts::{
+    Schemas, array_schema, count_schema, named_schemas, object_schema, one_of, pattern_schema,
+    schema_reference, string_schema, with_description,
+};
 use crate::intent_reader::{
     DEADLINE_MS, DEVICE_PATTERN, MOST_THRESHOLDS, REPLICAS, ROWS, TOKEN_SECONDS, WAIT_MS, WEIGHTS,
 };
@@ -27,59 +30,12 @@ pub(super) fn all_schemas() -> Value {
     Value::Object(schemas)
 }
 
-pub(super) type Schemas = Vec<(String, Value)>;
-
-pub(super) fn named_schemas<const N: usize>(schemas: [(&str, Value); N]) -> Schemas {
-    schemas.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect()
-}
-
-pub(super) fn schema_reference(name: &str) -> Value {
-    component_reference("schemas", name)
-}
-
-/// An object with these fields and no others, of which the first so many must be there.
-pub(super) fn object_schema<const N: usize>(required: usize, fields: [(&str, Value); N]) -> Value {
-    let must: Vec<&str> = fields.iter().take(required).map(|(name, _)| *name).collect();
-    let fields = fields.into_iter().map(|(name, schema)| (name.to_owned(), schema));
-    json!({
-        "type": "object",
-        "properties": fields.collect::<Map<String, Value>>(),
-        "required": must,
-        "additionalProperties": false
-    })
-}
-
-pub(super) fn array_schema(items: Value) -> Value {
-    json!({"type": "array", "items": items})
-}
-
-pub(super) fn string_schema() -> Value {
-    json!({"type": "string"})
-}
-
-fn pattern_schema(pattern: &str) -> Value {
-    json!({"type": "string", "pattern": pattern})
-}
-
-fn one_of(values: &[&str]) -> Value {
-    json!({"type": "string", "enum": values})
-}
-
 fn text_or_null() -> Value {
     json!({"type": ["string", "null"]})
 }
 
-pub(super) fn count_schema() -> Value {
-    json!({"type": "integer", "minimum": 0})
-}
-
 fn range_schema(range: &RangeInclusive<u64>) -> Value {
     json!({"type": "integer", "minimum": range.start(), "maximum": range.end()})
-}
-
-fn with_description(mut schema: Value, description: &str) -> Value {
-    schema["description"] = description.into();
-    schema
 }
 
 fn model_schemas() -> Schemas {

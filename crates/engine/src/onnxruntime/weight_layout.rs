@@ -17,7 +17,6 @@ use tessera_graph::onnx::{
 
 use super::external_weights::is_external;
 use crate::weight_parts::WeightParts;
-use crate::{LoadOptions, WeightLoading};
 
 /// Where the operators that wait belong; their names are those of element types.
 pub(super) const WAIT_DOMAIN: &str = "tessera.weights";
@@ -50,17 +49,6 @@ pub(super) enum WeightLayout {
     TablesApart,
     /// The same with so many of the others behind these that no more than some bytes are before.
     AtMost(u64),
-}
-
-impl WeightLayout {
-    /// The one for weights that are loaded so.
-    pub(super) fn of_options(options: &LoadOptions) -> Self {
-        match (options.weights, options.most_on_gpu) {
-            (WeightLoading::DirectHostAccess, Some(bytes)) => Self::AtMost(bytes),
-            (WeightLoading::DirectHostAccess, None) => Self::TablesApart,
-            _ => Self::InParts,
-        }
-    }
 }
 
 impl fmt::Display for WeightLayout {

@@ -244,8 +244,8 @@ mod tests {
     use tessera_engine::WeightLoading;
     use tessera_plan::residency::eviction::EvictionPolicy;
 
-    use super::super::manager::{InstanceWeightRooms, WeightManager};
     use super::*;
+    use crate::residency::{InstanceWeightRooms, WeightManager};
 
     /// Weights that are loaded in no time, and count how often.
     #[derive(Default)]

@@ -34,7 +34,7 @@ use super::session_builder::SessionBuilders;
 use super::weight_layout::WeightLayout;
 use crate::device_weights::DeviceWeightsStatus;
 use crate::live_table::LiveTable;
-use crate::{CudaEngineSession, CudaOptions, EngineSession, LoadOptions, Program};
+use crate::{CudaEngineSession, CudaOptions, EngineSession, LoadOptions, Program, WeightLoading};
 use bound_session::SessionPorts;
 use capture_lock::lock_device_for_setup;
 use cuda_session::OrtCudaSession;
@@ -53,6 +53,15 @@ pub(super) struct CudaLoader {
     version: String,
     /// Blocks whose weights are on a GPU, for as long as a session uses them.
     prepared: LiveTable<GpuKey, GpuPreparedBlock>,
+}
+
+/// How the file has weights that are loaded so.
+fn weight_layout(options: &LoadOptions) -> WeightLayout {
+    match (options.weights, options.most_on_gpu) {
+        (WeightLoading::DirectHostAccess, Some(bytes)) => WeightLayout::AtMost(bytes),
+        (WeightLoading::DirectHostAccess, None) => WeightLayout::TablesApart,
+        _ => WeightLayout::InParts,
+    }
 }
 
 impl CudaLoader {
@@ -76,7 +85,7 @@ impl CudaLoader {
         let gpu = Gpu::open(number)?;
         let label = program.label();
         let arena = self.choose_arena(&gpu);
-        let layout = WeightLayout::of_options(options);
+        let layout = weight_layout(options);
         let key = (program.key(), number, options.cuda, layout);
         let prepared_on_gpu =
             self.prepared.get_or_make(key, GpuPreparedBlock::is_intact, || {

@@ -8,11 +8,11 @@ use tessera_core::{ContentHash, Result};
 use tessera_cuda::Gpu;
 
 use super::run_waits::{RunWaits, StreamPointer};
+use super::weight_layout;
 use crate::device_weights::{AwaitedFile, DeviceWeights};
 use crate::onnxruntime::ort_value::OrtValue;
 use crate::onnxruntime::prepared_block::PreparedBlock;
 use crate::onnxruntime::session_builder::engine_error;
-use crate::onnxruntime::weight_layout::WeightLayout;
 use crate::weight_parts::WeightParts;
 use crate::{LoadOptions, WeightLoading};
 
@@ -46,7 +46,7 @@ impl GpuPreparedBlock {
         let file = prepared.weight_file().map(|mapping| {
             let mut parts = WeightParts::whole(mapping.as_ref().as_ref().len());
             if matches!(loading, WeightLoading::Pipeline | WeightLoading::DirectHostAccess) {
-                let (model, those) = prepared.awaiting_model(WeightLayout::of_options(options));
+                let (model, those) = prepared.awaiting_model(weight_layout(options));
                 (awaiting_model, parts) = (Some(model), those);
             }
             let comes_back = loading != WeightLoading::Once && options.keeps_files;
