@@ -91,8 +91,9 @@ class ControlApi(unittest.TestCase):
         command += [path, "--url", f"http://{self.server.control}"]
         command += ["--checks", CHECKS, "--phases", "examples,coverage,fuzzing", "--seed", "1"]
         command += ["--no-color", "--warnings", "off", "--generation-database", "none"]
-        # A stream of events never ends.
-        command += ["--exclude-path", "/v1/events", "--request-timeout", "20", *options]
+        # Streams of events never end.
+        command += ["--exclude-path", "/v1/events", "--exclude-path", "/v1/live"]
+        command += ["--request-timeout", "20", *options]
         ended = subprocess.run(
             command,
             stdout=subprocess.PIPE,
