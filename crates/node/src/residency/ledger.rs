@@ -165,6 +165,11 @@ impl ResidencyLedger {
         }
     }
 
+    /// Whether there is room for an instance's weights that nobody has to leave for, nor waits for.
+    pub(super) fn has_free_room(&self, number: usize) -> bool {
+        self.waiting.is_empty() && self.used + self.missing_bytes(number) <= self.budget
+    }
+
     /// How long those take, as far as that is known, who would come before one that wants room by a
     /// deadline from now on: who loads, and who waits with an earlier one.
     pub(super) fn time_of_others_before(&self, deadline: u64) -> Duration {

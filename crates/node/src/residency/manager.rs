@@ -33,6 +33,11 @@ pub(crate) trait WeightRoom: Send + Sync {
     /// They are used, or are to be.
     fn note_use(&self);
 
+    /// Whether there is room that nobody has to leave for.
+    fn has_free_room(&self) -> bool {
+        false
+    }
+
     /// How long others take, as far as that is known, who come before.
     fn time_of_others_before(&self, _: Deadline) -> Duration {
         Duration::ZERO
@@ -138,6 +143,10 @@ impl ManagedRoom {
 impl WeightRoom for ManagedRoom {
     fn note_use(&self) {
         self.manager.lock_ledger().note_use(self.number);
+    }
+
+    fn has_free_room(&self) -> bool {
+        lock(&self.manager.ledger).has_free_room(self.number)
     }
 
     fn time_of_others_before(&self, deadline: Deadline) -> Duration {

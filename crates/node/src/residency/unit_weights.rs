@@ -138,9 +138,10 @@ impl<H: WeightHolder + 'static> UnitWeights<H> {
     }
 
     /// Has the weights come while something else goes on that is to be followed by a run of them,
-    /// where they are not there.
+    /// where they are not there and nobody has to leave for them: who does might be needed first.
     pub(crate) fn prefetch(self: &Arc<Self>, deadline: Option<Deadline>) {
-        if self.room.is_none() || lock(&self.state).place != WeightPlace::Disk {
+        let Some(room) = &self.room else { return };
+        if lock(&self.state).place != WeightPlace::Disk || !room.has_free_room() {
             return;
         }
         let own = Arc::clone(self);
@@ -279,8 +280,9 @@ mod tests {
     #[test]
     fn what_is_brought_ahead_is_there_when_it_is_asked_for_and_counts_as_no_use() {
         let policy = EvictionPolicy::LeastRecentlyUsed;
-        let manager = Arc::new(WeightManager::new(100, policy, WeightLoading::Once, true));
-        let [first, second] = ["first", "second"].map(|name| weights_in(&manager, name));
+        let manager = Arc::new(WeightManager::new(130, policy, WeightLoading::Once, true));
+        let [first, second, third] =
+            ["first", "second", "third"].map(|name| weights_in(&manager, name));
         drop(first.take_lease(None).unwrap());
         second.prefetch(None);
         let until = Instant::now() + Duration::from_secs(10);
@@ -288,12 +290,14 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(second.holder().count(), 1);
-        // It is there, and nothing is to be done.
+        // It is there, and nothing is to be done; and for another somebody would have to leave.
         second.prefetch(None);
+        third.prefetch(None);
+        assert_eq!(third.holder().count(), 0);
         drop(second.take_lease(None).unwrap());
         assert_eq!(second.holder().count(), 1);
         let uses = manager.current_use().instances;
         let uses = uses.iter().map(|status| (status.instance.as_str(), status.uses, status.loads));
-        assert_eq!(uses.collect::<Vec<_>>(), [("first", 1, 1), ("second", 1, 1)]);
+        assert_eq!(uses.collect::<Vec<_>>(), [("first", 1, 1), ("second", 1, 1), ("third", 0, 0)]);
     }
 }
