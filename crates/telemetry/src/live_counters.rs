@@ -144,7 +144,7 @@ impl LiveCounters {
         let mut all = EndedCounts::default();
         self.tasks.values().for_each(|task| all.add(task.ended));
         let tasks = sample.tasks.iter().map(|known| {
-            let mut told = LiveTask {
+            let mut live = LiveTask {
                 name: known.name.clone(),
                 version: known.version.clone(),
                 ready: known.ready,
@@ -153,14 +153,14 @@ impl LiveCounters {
             };
             if let Some(task) = self.tasks.get(&known.name) {
                 let rate = |count: u64| count as f64 / seconds;
-                told.rates = task.ended.rates(seconds);
-                told.times = live_times(&task.times);
+                live.rates = task.ended.rates(seconds);
+                live.times = live_times(&task.times);
                 let exits = task.exits.iter();
-                told.exits = exits.map(|(exit, &count)| (exit.clone(), rate(count))).collect();
+                live.exits = exits.map(|(exit, &count)| (exit.clone(), rate(count))).collect();
                 let has_exits = !task.exits.is_empty() || task.stayed > 0;
-                told.stayed_per_second = has_exits.then(|| rate(task.stayed));
+                live.stayed_per_second = has_exits.then(|| rate(task.stayed));
             }
-            told
+            live
         });
         let report = LiveReport {
             at,
@@ -181,13 +181,13 @@ impl LiveCounters {
         for instance in &sample.instances {
             instances.entry(&instance.unit).or_default().push(instance);
         }
-        let told = |known: &UnitSample| {
+        let report = |known: &UnitSample| {
             let own = instances.get(known.name.as_str()).map_or(&[][..], Vec::as_slice);
             let mut weight_places = BTreeMap::new();
             for weights in own.iter().filter_map(|instance| instance.weights) {
                 *weight_places.entry(weights.place.to_owned()).or_default() += 1;
             }
-            let mut told = LiveUnit {
+            let mut live = LiveUnit {
                 name: known.name.clone(),
                 tasks: known.tasks.clone(),
                 device: known.device.clone(),
@@ -200,17 +200,17 @@ impl LiveCounters {
                 ..LiveUnit::default()
             };
             if let Some(unit) = self.units.get(&known.name) {
-                told.requests_per_second = unit.requests as f64 / seconds;
-                told.runs_per_second = unit.runs / seconds;
-                told.busy = unit.computed / seconds;
-                told.waiting_p50_ms = unit.waiting.quantile_ms(0.5);
-                told.waiting_p99_ms = unit.waiting.quantile_ms(0.99);
-                told.computing_p50_ms = unit.computing.quantile_ms(0.5);
-                told.computing_p99_ms = unit.computing.quantile_ms(0.99);
+                live.requests_per_second = unit.requests as f64 / seconds;
+                live.runs_per_second = unit.runs / seconds;
+                live.busy = unit.computed / seconds;
+                live.waiting_p50_ms = unit.waiting.quantile_ms(0.5);
+                live.waiting_p99_ms = unit.waiting.quantile_ms(0.99);
+                live.computing_p50_ms = unit.computing.quantile_ms(0.5);
+                live.computing_p99_ms = unit.computing.quantile_ms(0.99);
             }
-            told
+            live
         };
-        sample.units.iter().map(told).collect()
+        sample.units.iter().map(report).collect()
     }
 
     fn begin_second(&mut self, sample: &SystemSample) {
@@ -255,12 +255,12 @@ fn report_memory(sample: &SystemSample) -> Vec<LiveMemory> {
         own.budget_bytes = Some(bounded.budget_bytes);
         own.used_bytes = Some(bounded.used_bytes);
     }
-    let told = devices.into_iter().map(|(device, memory)| LiveMemory {
+    let reported = devices.into_iter().map(|(device, memory)| LiveMemory {
         device: device.to_owned(),
         saved_bytes: memory.apart_bytes - memory.weight_bytes,
         ..memory
     });
-    told.collect()
+    reported.collect()
 }
 
 #[cfg(test)]
@@ -329,21 +329,21 @@ mod tests {
         live.count_request(&ended("ants", 20, &hops, RequestOutcome::Answered));
         live.count_request(&ended("bees", 20, &hops, RequestOutcome::Degraded("late")));
         live.count_request(&ended("bees", 1, &[], RequestOutcome::Refused(&error)));
-        let told = live.take_report(&system(), 7, 2.0);
-        assert_eq!(told.rates.answered_per_second, 1.0);
-        assert_eq!((told.rates.degraded_per_second, told.rates.refused_per_second), (0.5, 0.5));
-        let p99 = told.tasks[0].times.p99_ms.unwrap();
+        let report = live.take_report(&system(), 7, 2.0);
+        assert_eq!(report.rates.answered_per_second, 1.0);
+        assert_eq!((report.rates.degraded_per_second, report.rates.refused_per_second), (0.5, 0.5));
+        let p99 = report.tasks[0].times.p99_ms.unwrap();
         assert!((19.0..21.0).contains(&p99), "{p99}");
         // Two requests of one run.
-        let trunk = &told.units[0];
+        let trunk = &report.units[0];
         assert_eq!((trunk.requests_per_second, trunk.runs_per_second), (1.0, 0.5));
         assert_eq!(trunk.busy, 0.125);
-        let memory = &told.memory[0];
+        let memory = &report.memory[0];
         assert_eq!((memory.weight_bytes, memory.apart_bytes, memory.saved_bytes), (110, 210, 100));
         assert_eq!((memory.budget_bytes, memory.used_bytes), (Some(500), Some(110)));
         let next = live.take_report(&system(), 8, 1.0);
         assert_eq!(next.rates, LiveRates::default());
-        assert_eq!(next.times, told.times);
+        assert_eq!(next.times, report.times);
         for _ in 0..2 * PERIOD_REPORTS {
             live.take_report(&system(), 9, 1.0);
         }
@@ -361,9 +361,9 @@ mod tests {
             ..ended("ants", 5, &[], RequestOutcome::Answered)
         };
         live.count_request(&request);
-        let told = live.take_report(&system(), 7, 1.0);
-        assert_eq!(told.tasks[0].exits["early"], 2.0);
-        assert_eq!(told.tasks[0].stayed_per_second, Some(1.0));
-        assert_eq!(told.tasks[1].stayed_per_second, None);
+        let report = live.take_report(&system(), 7, 1.0);
+        assert_eq!(report.tasks[0].exits["early"], 2.0);
+        assert_eq!(report.tasks[0].stayed_per_second, Some(1.0));
+        assert_eq!(report.tasks[1].stayed_per_second, None);
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct NotableRequests {
     /// Which window it is.
     window: u64,
     slow: Vec<KeptRequest>,
+    /// What the quickest of these took, once there are as many as are kept.
+    least: Option<u64>,
     slow_before: Vec<KeptRequest>,
     others: [OtherRequests; OTHERS.len()],
 }
@@ -54,9 +56,7 @@ impl NotableRequests {
         let is_answered = matches!(ended.outcome, RequestOutcome::Answered);
         if is_answered {
             self.begin_window(ended.ended);
-            if self.slow.len() >= MOST_SLOW
-                && self.least_slow().is_none_or(|(_, least)| took <= least)
-            {
+            if self.least.is_some_and(|least| took <= least) {
                 return;
             }
         }
@@ -79,6 +79,7 @@ impl NotableRequests {
         if window > self.window {
             let was_last = window == self.window + 1;
             self.slow_before = std::mem::take(&mut self.slow);
+            self.least = None;
             if !was_last {
                 self.slow_before.clear();
             }
@@ -86,34 +87,35 @@ impl NotableRequests {
         }
     }
 
-    /// The quickest of the slowest, and what it took.
-    fn least_slow(&self) -> Option<(usize, u64)> {
-        let times = self.slow.iter().map(|request| request.took).enumerate();
-        times.min_by_key(|(_, took)| *took)
-    }
-
     fn add_slow(&mut self, request: KeptRequest) {
-        if self.slow.len() >= MOST_SLOW
-            && let Some((least, _)) = self.least_slow()
+        let quickest = |slow: &[KeptRequest]| {
+            let times = slow.iter().map(|request| request.took).enumerate();
+            times.min_by_key(|(_, took)| *took)
+        };
+        if self.least.is_some()
+            && let Some((number, _)) = quickest(&self.slow)
         {
-            self.slow.swap_remove(least);
+            self.slow.swap_remove(number);
         }
         self.slow.push(request);
+        if self.slow.len() >= MOST_SLOW {
+            self.least = quickest(&self.slow).map(|(_, took)| took);
+        }
     }
 
     /// By how they ended, of all tasks or one: the slowest answers first, of the others the newest.
     pub(crate) fn list_requests(&mut self, task: Option<&str>, now: u64) -> Value {
         self.begin_window(now);
         let is_wanted = |request: &&KeptRequest| task.is_none_or(|task| request.task == task);
-        let told = |request: &KeptRequest| serde_json::from_str(&request.event).ok();
+        let parse = |request: &KeptRequest| serde_json::from_str(&request.event).ok();
         let mut slow: Vec<&KeptRequest> =
             self.slow.iter().chain(&self.slow_before).filter(is_wanted).collect();
         slow.sort_by_key(|request| std::cmp::Reverse(request.took));
-        let slow: Vec<Value> = slow.into_iter().filter_map(told).collect();
+        let slow: Vec<Value> = slow.into_iter().filter_map(parse).collect();
         let mut lists = Map::from_iter([("slowest".to_owned(), slow.into())]);
         for (name, others) in OTHERS.iter().zip(&self.others) {
             let newest = others.kept.iter().rev().filter(is_wanted);
-            let newest: Vec<Value> = newest.filter_map(told).collect();
+            let newest: Vec<Value> = newest.filter_map(parse).collect();
             lists.insert((*name).to_owned(), newest.into());
         }
         lists.into()

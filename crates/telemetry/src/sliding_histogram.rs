@@ -78,8 +78,8 @@ mod tests {
         for nanoseconds in [9_000, 123_456, 1_000_000, 21_300_000, 999_999_999, 60_000_000_000] {
             let mut histogram = SlidingHistogram::default();
             histogram.count_time(nanoseconds);
-            let told = histogram.quantile_ms(0.5).unwrap() * 1e6;
-            assert!((told / nanoseconds as f64 - 1.0).abs() < 0.03, "{nanoseconds}: {told}");
+            let found = histogram.quantile_ms(0.5).unwrap() * 1e6;
+            assert!((found / nanoseconds as f64 - 1.0).abs() < 0.03, "{nanoseconds}: {found}");
         }
         let mut histogram = SlidingHistogram::default();
         histogram.count_time(0);
@@ -96,8 +96,8 @@ mod tests {
         histogram.end_period();
         histogram.count_time(50_000_000);
         let around = |share, expected: f64| {
-            let told = histogram.quantile_ms(share).unwrap();
-            assert!((told / expected - 1.0).abs() < 0.03, "{told}, expected {expected}");
+            let found = histogram.quantile_ms(share).unwrap();
+            assert!((found / expected - 1.0).abs() < 0.03, "{found}, expected {expected}");
         };
         around(0.99, 1.0);
         around(1.0, 50.0);

@@ -24,7 +24,10 @@ fn parse_eviction(name: &str) -> Result<EvictionPolicy> {
 fn parse_gpu_budget(text: &str) -> Result<GpuBudget> {
     match text {
         "unlimited" => Ok(GpuBudget::Unbounded),
-        size => parse_byte_size(size).map(GpuBudget::Bytes),
+        size => match parse_byte_size(size) {
+            Ok(bytes) => Ok(GpuBudget::Bytes(bytes)),
+            Err(error) => Err(Error::usage(format!("{error}; or unlimited"))),
+        },
     }
 }
 

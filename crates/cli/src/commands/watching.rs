@@ -197,6 +197,9 @@ pub(super) fn run_requests(arguments: &RequestsArguments) -> Result<()> {
             (kind.clone(), requests.as_array().cloned().unwrap_or_default())
         });
     let lists: Vec<(String, Vec<Value>)> = lists.collect();
+    if lists.iter().all(|(_, requests)| requests.is_empty()) {
+        return output::print_line("no request is worth a look so far");
+    }
     let heads = [
         "kind",
         "task",

@@ -28,18 +28,18 @@ fn what_a_server_does_is_told_each_second_and_what_is_shared_is_there_once() {
     let server = place.serve(&["cats.onnx", "dogs.onnx"]);
     let input = [Input::row(&row(1))];
     let is_over = AtomicBool::new(false);
-    let told = std::thread::scope(|scope| {
+    let watched = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 server.infer("cats", &input).ok();
             }
         });
-        let told = ask(&place, &server, &["top", "--count", "3", "--json"]);
+        let watched = ask(&place, &server, &["top", "--count", "3", "--json"]);
         is_over.store(true, Ordering::Relaxed);
-        told
+        watched
     });
-    assert_eq!(told.code, Some(0), "{}", told.err);
-    let reports = told.out.lines().map(|line| serde_json::from_str(line).unwrap());
+    assert_eq!(watched.code, Some(0), "{}", watched.err);
+    let reports = watched.out.lines().map(|line| serde_json::from_str(line).unwrap());
     let reports: Vec<Value> = reports.collect();
     assert_eq!(reports.len(), 3);
     let last = &reports[2];
